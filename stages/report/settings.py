@@ -12,6 +12,7 @@ class Report(Section):
 
     rows: Count
     rows_per_page: Count
+    figure_kib: Positive
     figure_width: Annotated[int, Field(ge=200, le=4000)]
     figure_quality: Annotated[int, Field(ge=1, le=100)]
     neurons_listed: Count

@@ -5,8 +5,8 @@ labels.parquet, neuron_effects.parquet and neuron_variances.parquet, and its sto
 activations/<operator>.h5 and value_logits.h5.
 
 Writes data/report/<subject>.json: `about` the model, and `payloads`, deflated and in base64:
-tables, figures, neurons, and the maps of each operator. The page says which tables and figures are
-missing. What compares models is not part of it.
+findings (stages/report/findings.py), tables, figures, neurons, and the maps of each operator. The
+page says which tables and figures are missing. What compares models is not part of it.
 """
 
 import json
@@ -16,6 +16,7 @@ from pathlib import Path
 from stages.lib.core.files import replacing
 from stages.lib.core.settings import load
 from stages.lib.subject import load_subject
+from stages.report import findings
 from stages.report.page.contents import contents
 from stages.report.page.neurons import browsed
 from stages.report.page.payloads import deflated, figures, tables
@@ -30,7 +31,9 @@ def main(subject: str) -> None:
     page, settings, model = contents().only(study=False), load(Report), load_subject(subject)
     data = database([*page.tables(shared=False), *NEEDED], subject)
     neurons, maps = browsed(page, data, subject, model.operators, settings)
+    first = findings.collected(data, subject, model.operators)
     payloads = {
+        "findings": deflated(first),
         "tables": deflated(tables(page, data, subject, settings)),
         "figures": deflated(figures(page, settings, subject, model.operators)),
         "neurons": deflated(neurons),
@@ -42,6 +45,7 @@ def main(subject: str) -> None:
         "source": model.source,
         "revision": model.revision,
         "operators": model.operators,
+        "tested": first["tested"],
     }
     with replacing(Path("data/report") / f"{subject}.json") as partial:
         text = json.dumps({"about": about, "payloads": payloads}, indent=1)

@@ -1,5 +1,6 @@
 """Build the report page of the micro project, and read it in a real Chromium."""
 
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -175,8 +176,8 @@ def tells(cell: str, value: Any) -> bool:
         return cell == "–"
     if isinstance(value, bool):
         return cell == ("yes" if value else "no")
-    if isinstance(value, float):
-        return float(cell) == float(f"{value:.4g}")
+    if isinstance(value, float):  # three digits
+        return math.isclose(float(cell), value, rel_tol=0.0051, abs_tol=1e-12)
     return cell == str(value)
 
 

@@ -165,10 +165,10 @@ def test_an_absent_table_is_none_and_a_wrong_column_is_named(
         ask(Rows(title="Wrong", table="effects", columns=["efect"]), data, "s", 9)
 
 
-def test_values_are_packed_as_json_with_four_digits():
+def test_values_are_packed_as_json_with_six_digits():
     values = {
         "n": 12345,
-        "x": 0.123456,
+        "x": 0.12345678,
         "e": 1.234567e9,
         "b": True,
         "none": None,
@@ -176,7 +176,7 @@ def test_values_are_packed_as_json_with_four_digits():
         "l": ["a", "b"],
     }
     frame = pl.DataFrame([values])
-    assert packed(frame)["rows"] == [[12345, 0.1235, 1.235e9, True, None, "nan", "a, b"]]
+    assert packed(frame)["rows"] == [[12345, 0.123457, 1.23457e9, True, None, "nan", "a, b"]]
     assert packed(frame)["kinds"][:4] == ["number", "number", "number", "boolean"]
 
 

@@ -4,8 +4,10 @@ import base64
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 from PIL import Image
 
+from stages.lib.drawing import drawing, heat
 from stages.report.page import pictures
 from stages.report.page.maps import NO_CELL, averaged, busiest, drawn
 
@@ -50,14 +52,31 @@ def test_a_map_of_zeros_is_zeros():
     assert busiest(np.ones((2, 2)), 5) == (0, 0)
 
 
-def test_a_picture_is_its_smaller_form_and_not_too_wide(tmp_path: Path):
+def test_a_picture_is_a_vector_file_or_a_bitmap_if_that_is_too_large(tmp_path: Path):
     noise = np.random.default_rng(0).integers(0, 255, (200, 600, 3), np.uint8)
     Image.fromarray(noise).save(tmp_path / "a.png")
     (tmp_path / "a.svg").write_text("<svg/>")
-    assert pictures.picture(tmp_path / "a", 300, 80) == "<svg/>"
+    assert pictures.picture(tmp_path / "a", 300, 80, 10) == "<svg/>"
     (tmp_path / "a.svg").write_text("<svg>" + "".join(map(str, noise.ravel())) + "</svg>")
-    webp = base64.b64decode(pictures.picture(tmp_path / "a", 300, 80))
+    webp = base64.b64decode(pictures.picture(tmp_path / "a", 300, 80, 10))
     (tmp_path / "a.webp").write_bytes(webp)
     with Image.open(tmp_path / "a.webp") as opened:
         assert (opened.format, opened.size) == ("WEBP", (300, 100))
-    assert pictures.picture(tmp_path / "b", 300, 80) is None
+    assert pictures.picture(tmp_path / "b", 300, 80, 10) is None
+
+
+def test_a_vector_file_takes_the_colours_of_the_page_except_on_maps(tmp_path: Path):
+    figure, axes = drawing.panels(1, 1, "a title")
+    values = np.array([[0.0, 1.0]])
+    table = pl.DataFrame({"row": ["r", "r"], "column": ["a", "b"], "value": values[0]})
+    heat.heat_table(axes[0, 0], table, ["r"], ["a", "b"], (0, 1))
+    heat.finish(figure)
+    drawing.save(figure, tmp_path / "a")
+    before = (tmp_path / "a.svg").read_text()
+    text = pictures.themed(before, 80)
+    assert before.count('<g style="fill: #ffffff"') == text.count('<g style="fill: #ffffff"') == 1
+    assert before.count(drawing.ON_PALE) == text.count(drawing.ON_PALE) == 1
+    assert "#000000" not in text
+    assert text.count("#ffffff") == 1
+    assert text.startswith("<svg")
+    assert "<metadata>" not in text

@@ -37,6 +37,7 @@ PROBLEMS = """
       landmarks: landmarks.filter((name) => all(name).length !== 1),
       ids: ids.filter((id, place) => ids.indexOf(id) !== place),
       pictures: all("img").filter((picture) => !picture.alt).length,
+      drawings: all("[role=img]").filter((picture) => !picture.ariaLabel).length,
       fields: all("select, input").filter((field) => !field.labels.length).length,
       buttons: all("button, a").filter((element) => !isNamed(element)).length,
       captions: all("table").filter((table) => !table.caption?.textContent).length,
@@ -89,7 +90,9 @@ def test_text_stands_out_in_light_and_dark(reader: Reader, scheme: str):
         colours.append(reader.run(f"return [{style}.backgroundColor, {style}.color]"))
         assert reader.find("#theme").get_attribute("aria-pressed") == str(is_dark).lower()
         card = "getComputedStyle(document.querySelector('.card')).backgroundColor"
-        assert reader.run(f"return {card}") == "rgb(255, 255, 255)"
+        assert reader.run(f"return {card}") == "rgba(0, 0, 0, 0)"
+        ink = "getComputedStyle(document.querySelector('.vector').shadowRoot.lastChild).fill"
+        assert reader.run(f"return {ink}") == reader.run(f"return {style}.color")
         reader.find("#theme").click()
     (paper, _), (toggled, _) = colours
     assert paper != toggled

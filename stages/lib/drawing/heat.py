@@ -137,7 +137,8 @@ def _write_values(axis: Axes) -> None:
                 cells.append((*place, f"{value:z.{digits}f}", abs(value) > 0.6 * limit))
     style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": SIZE}
     for x, y, text, is_dark in cells:
-        axis.text(x, y, text, **style, color="white" if is_dark else "black")
+        colour = drawing.ON_DARK if is_dark else drawing.ON_PALE
+        axis.text(x, y, text, **style, color=colour)
 
 
 def _digits(values: np.ndarray, limit: float, room: np.ndarray) -> int | None:

@@ -14,7 +14,15 @@ from stages.report.page.contents import FOLDER, Contents
 from stages.report.page.rows import query
 from stages.report.settings import Report
 
-SCRIPTS = ["payloads.js", "tables.js", "items.js", "maps.js", "neurons.js", "page.js"]
+SCRIPTS = [
+    "payloads.js",
+    "tables.js",
+    "items.js",
+    "maps.js",
+    "findings.js",
+    "neurons.js",
+    "page.js",
+]
 OPERATORS = {"add": "+", "subtract": "−", "multiply": "×", "divide": "÷"}
 KEYWORDS = (
     "select from where with group by order join left full using union all case when then else end "
@@ -120,7 +128,8 @@ def _declared(
         items.append(item.model_dump(include=ITEM) | {"made": item.table in sources})
     facts = [fact.model_dump(include=FACT) for fact in contents.browser.facts]
     per_page = settings.rows_per_page
-    return {"subjects": subjects, "perPage": per_page, "items": items, "facts": facts}
+    listed = {"subjects": subjects, "items": items, "facts": facts, "operators": OPERATORS}
+    return listed | {"perPage": per_page}
 
 
 def _code(text: str) -> Markup:

@@ -1,17 +1,20 @@
 // Items: the table and the figures of each, for a model and an operator.
 
 const declared = JSON.parse(document.getElementById("declared").textContent);
-const ENLARGED = 1.3; // how much larger than drawn a figure may become to fill the page
+const ENLARGED = 1.1; // how much larger than drawn a figure may become to fill the page
+const FIGURE = "svg { display: block; width: 100%; max-height: var(--most); fill: currentColor; }";
 const narrow = matchMedia("(max-width: 40rem)"); // here pictures scroll in their frame
 
 /** Fills in an item: its figures, its rows and its file. Returns whether it has any data. */
 function showItem(item, selected, tables, figures) {
   const place = document.getElementById(item.id);
   const pictures = item.figures.flatMap((figure) => drawn(figure, item, selected, figures));
-  place.querySelector(".figures").replaceChildren(...pictures);
+  showFigures(place, pictures);
   if (!item.table) return pictures.length > 0;
   const table = tables[item.id];
-  place.querySelector(".rows").replaceChildren(...rowsOf(item, selected, table));
+  const rows = rowsOf(item, selected, table);
+  place.querySelector(".rows").replaceChildren(...rows);
+  showCount(place.querySelector(".table"), item, table, selected.operator);
   const file = place.querySelector(".file");
   file.hidden = !table;
   if (table) {
@@ -22,6 +25,26 @@ function showItem(item, selected, tables, figures) {
     name.textContent = selected.about.subject;
   }
   return Boolean(table && table.rows.length);
+}
+
+/** Shows the first figure, and all others in a part that can be opened. */
+function showFigures(place, [first, ...others]) {
+  place.querySelector(".figures").replaceChildren(...(first ? [first] : []));
+  const more = place.querySelector(".others");
+  more.hidden = !others.length;
+  more.querySelector("div").replaceChildren(...others);
+  const count = `${others.length} more ${others.length === 1 ? "figure" : "figures"}`;
+  more.querySelector(".count").textContent = count;
+  place.querySelector(".enlarge").hidden = !place.querySelector(".figures .card");
+}
+
+/** Says how many rows the table has. A table without rows says why, and cannot be closed. */
+function showCount(details, item, table, operator) {
+  const rows = table ? rowsAbout(table, item.operators, operator).length : 0;
+  details.classList.toggle("empty", !rows);
+  details.open = !rows;
+  const count = rows === 1 ? "1 row" : `${rows} rows`;
+  details.querySelector(".count").textContent = `Table, ${count}`;
 }
 
 /** Returns an item's table, or a sentence about why it has no rows. */
@@ -37,7 +60,7 @@ function rowsOf(item, { about, operator }, table) {
   const note = noteOf(table, rows, operator);
   const caption = [item.title, ...(item.shared ? [] : [subject]), operator || "all operators"];
   const form = { shares: item.shares, note, perPage: declared.perPage };
-  return tableOf({ ...table, rows, caption: caption.join(" · "), ...form });
+  return tableOf({ ...table, name: item.table, rows, caption: caption.join(" · "), ...form });
 }
 
 function whyEmpty(item, { subject, operators }, operator) {
@@ -76,12 +99,51 @@ function drawnOf(figure, item, { subject, operators }, operator, figures) {
   }
   const what = [...(item.shared ? [] : [subject]), ...(operator ? [operator] : [])].join(", ");
   const alt = what ? `${figure.alt} ${what}.` : figure.alt;
-  const scrolled = narrow.matches ? { tabIndex: 0, role: "group", "aria-label": alt } : {};
-  const picture = make("img", { src: source(figures[path]), alt, decoding: "async" });
-  picture.onload = () => (picture.style.maxWidth = `${ENLARGED * picture.naturalWidth}px`);
-  const card = make("div", { className: "card", ...scrolled }, picture);
   const links = [fileLink(path, "svg", "vector"), ", ", fileLink(path, "png", "picture")];
-  return make("figure", {}, card, make("figcaption", {}, `${figure.alt} `, ...links));
+  const whose = operator ? `${operator}: ` : "";
+  const caption = make("figcaption", {}, `${whose}${figure.alt} `, ...links);
+  return make("figure", {}, shown(figures[path], alt), caption);
+}
+
+/** Returns a figure's picture in a frame. A click makes its item as wide as the page, or narrow. */
+function shown(content, alt) {
+  const scrolled = narrow.matches ? { tabIndex: 0, role: "group", "aria-label": alt } : {};
+  const isVector = content.startsWith("<");
+  const bitmap = { src: `data:image/webp;base64,${content}`, alt, decoding: "async" };
+  const picture = isVector ? vector(content, alt) : make("img", bitmap);
+  const card = make("div", { className: `card${isVector ? "" : " bitmap"}`, ...scrolled }, picture);
+  card.onclick = () => widen(card.closest("article"));
+  return card;
+}
+
+/** Makes an item as wide as the page, or narrow again. isWide: null changes what it is. */
+function widen(article, isWide = null) {
+  const before = article.getBoundingClientRect().top;
+  article.classList.toggle("wide", isWide ?? !article.classList.contains("wide"));
+  const button = article.querySelector(".enlarge");
+  const is = article.classList.contains("wide");
+  button?.setAttribute("aria-expanded", is);
+  if (button) button.textContent = is ? "Smaller" : "Enlarge";
+  scrollBy({ top: article.getBoundingClientRect().top - before, behavior: "instant" });
+}
+
+/**
+ * Returns a vector figure whose text and lines have the page's colours. It is in a shadow tree, so
+ * that names of its parts are its own.
+ */
+function vector(content, alt) {
+  const parsed = new DOMParser().parseFromString(content, "image/svg+xml").documentElement;
+  const [, , width, height] = parsed.getAttribute("viewBox").split(" ").map(Number);
+  const host = make("div", { className: "vector", role: "img", "aria-label": alt });
+  // in em of the page's text: the file's points are pixels of 4/3
+  const [across, down] = [width, height].map((points) => (points * 4) / 3 / 16);
+  Object.assign(host.dataset, { width: across, height: down });
+  host.style.maxWidth = `${across * ENLARGED}rem`;
+  parsed.removeAttribute("width");
+  parsed.removeAttribute("height");
+  const style = make("style", {}, FIGURE);
+  host.attachShadow({ mode: "open" }).append(style, document.importNode(parsed, true));
+  return host;
 }
 
 function fileLink(path, ending, kind) {
@@ -90,8 +152,10 @@ function fileLink(path, ending, kind) {
   return make("a", { href: file, "aria-label": label }, `${kind} (.${ending})`);
 }
 
-/** Returns the address of a picture that the page carries: SVG as text, WebP in base64. */
-function source(content) {
-  if (content.startsWith("<")) return `data:image/svg+xml,${encodeURIComponent(content)}`;
-  return `data:image/webp;base64,${content}`;
+for (const article of document.querySelectorAll(".items > article")) {
+  article.querySelector(".enlarge").onclick = () => widen(article);
+  for (const details of article.querySelectorAll(".more > details")) {
+    // a table or a query needs the whole width
+    details.querySelector("summary").onclick = () => details.open || widen(article, true);
+  }
 }

@@ -1,6 +1,5 @@
 // The neuron browser: a list of neurons, and what is known about the selected neuron.
 
-const byId = (name) => document.getElementById(name);
 const browser = {
   operator: byId("browse-operator"),
   layer: byId("browse-layer"),
@@ -9,6 +8,7 @@ const browser = {
   count: byId("browse-count"),
 };
 let browsed = null; // the selected model's name, and its payload of neurons
+const opened = new Set(); // titles of the facts that people have opened
 let [offers, picks] = [0, 0]; // so that a slow model or answer does not overwrite a later one
 
 /** Offers a model's neurons, for the page's operator if it has neurons for it. */
@@ -144,8 +144,7 @@ function draw(name, map, { corner, block, operands }, neuron) {
 
 /** Returns the rows of a table about the neuron, or about its heuristics. */
 function factOf(fact, table, operator, neuron) {
-  const title = make("h4", {}, fact.title);
-  const saying = (text) => make("div", {}, title, sentence(text));
+  const saying = (text) => make("div", {}, make("h4", {}, fact.title), sentence(text));
   if (!table) return saying(`There is no table ${fact.table} for ${browsed.subject}.`);
   const about = {
     neuron: (row) => row.layer === neuron.layer && row.neuron === neuron.neuron,
@@ -160,7 +159,12 @@ function factOf(fact, table, operator, neuron) {
   const caption = `${fact.title} · layer ${neuron.layer}, neuron ${neuron.neuron} · ${operator}`;
   const left = fact.by === "neuron" ? ["operator", "layer", "neuron"] : ["operator"];
   const form = { caption, shares: fact.shares, left, perPage: declared.perPage };
-  return make("div", {}, title, ...tableOf({ ...table, rows, ...form }));
+  const content = tableOf({ ...table, name: fact.table, rows, ...form });
+  const count = `${fact.title}, ${rows.length === 1 ? "1 row" : `${rows.length} rows`}`;
+  const open = opened.has(fact.title);
+  const folded = make("details", { open }, make("summary", {}, count), ...content);
+  folded.ontoggle = () => opened[folded.open ? "add" : "delete"](fact.title);
+  return make("div", {}, folded);
 }
 
 browser.operator.onchange = offerLayers;

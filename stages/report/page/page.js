@@ -19,6 +19,8 @@ async function show() {
   const from = `${about.source} (${about.revision})`;
   const text = `${name}: ${from}, operators: ${about.operators.join(", ")}.`;
   document.getElementById("about").textContent = text;
+  await showFindings(about, selected.operator);
+  if (turn !== shows) return;
   const filled = declared.items.filter((item) => {
     const data = item.shared ? [sharedTables, sharedFigures] : [tables, figures];
     return showItem(item, selected, ...data);
@@ -71,6 +73,22 @@ function follow() {
   for (const section of document.querySelectorAll("main > section")) watcher.observe(section);
 }
 
+/** Selects a model by its name, for example from the table of all models. */
+function select(subject) {
+  subjects.value = subject;
+  scrollTo({ top: 0 });
+  return show();
+}
+
+/** Opens what is closed around the target of a link to it. */
+function reveal() {
+  const target = location.hash && document.getElementById(location.hash.slice(1));
+  const closed = target?.closest("details:not([open])");
+  if (closed) closed.open = true;
+}
+
+if (declared.subjects.length > 1) byId("models").replaceChildren(modelsTable(select));
+addEventListener("hashchange", reveal);
 subjects.onchange = operators.onchange = show;
 themed();
 follow();

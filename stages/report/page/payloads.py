@@ -57,7 +57,9 @@ def figures(
             path = pattern.format(subject=subject, operator=operator)
             if path not in drawn:
                 file = Path("reports") / path
-                content = picture(file, settings.figure_width, settings.figure_quality)
+                content = picture(
+                    file, settings.figure_width, settings.figure_quality, settings.figure_kib
+                )
                 if content:
                     drawn[path] = content
     return drawn

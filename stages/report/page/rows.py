@@ -10,7 +10,7 @@ from stages.lib.sql.database import Database, DatabaseError
 from stages.lib.sql.files import subject_files
 from stages.report.page.contents import Rows
 
-DIGITS = 4  # of a number on the page
+DIGITS = 6  # of a number that the page carries; it shows three, and all on hover
 
 
 class ContentsError(SystemExit):

@@ -1,0 +1,522 @@
+"""State what a model's tables show: whether the bag of heuristics holds, and ten findings.
+
+Every number of a sentence comes from a table. `python -m stages.report.findings SUBJECT` prints the
+findings of a model as Markdown, with links to the tables' queries, for example for a README.
+
+The bag of heuristics makes three predictions for each operator. Neurons with a heuristic are those
+that a heuristic describes beyond chance (criterion fdr). It holds for an operator if all three do:
+
+* enough: late neurons with a heuristic, kept without all others, keep more of the correct answers
+  than equally many random neurons (their intervals do not overlap), and than the most frequent
+  answer;
+* needed: they keep more than all late neurons without a heuristic do;
+* selective: ablating one heuristic's neurons lowers the answer's logit more on the heuristic's own
+  prompts than on others, and more so than ablating other neurons does (p <= LEVEL).
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from stages.lib.dictionary import tables
+from stages.lib.sql.database import Database
+from stages.lib.subject import load_subject
+from stages.report.page.contents import contents
+from stages.report.page.rows import database
+
+LEVEL = 0.05  # largest p-value of an ablation that counts as selective
+NAMES = {
+    "add": "addition",
+    "subtract": "subtraction",
+    "multiply": "multiplication",
+    "divide": "division",
+}
+HOLDS, PARTLY, FAILS, UNTESTED = "holds", "holds in part", "does not hold", "not testable"
+ANSWERS = {HOLDS: "Yes.", PARTLY: "In part.", FAILS: "No.", UNTESTED: "This model cannot tell."}
+# name -> the tables that a query reads, and the query; each gives rows of operators
+QUERIES: dict[str, tuple[list[str], str]] = {
+    "accuracy": (
+        ["accuracy"],
+        """select operator, sum(accuracy * cells) / sum(cells) as value,
+            any_value(accuracy) filter (split = 'held-out') as held_out
+        from accuracy where subject = $subject group by operator""",
+    ),
+    "heads": (
+        ["circuit_heads", "smallest_circuits", "component_effects"],
+        """select operator, circuit.heads, total, reached, any_value(accuracy) as value,
+            any_value(random_accuracy) as control, any_value(majority_accuracy) as majority
+        from (
+            select operator, count(*) as heads, bool_and(reached) as reached
+            from circuit_heads where subject = $subject group by operator) as circuit
+        left join (from smallest_circuits where subject = $subject) using (operator, heads)
+        cross join (
+            select count(distinct (layer, head)) as total
+            from component_effects where subject = $subject and component = 'head')
+        group by operator, circuit.heads, total, reached""",
+    ),
+    "late": (
+        ["late_layers"],
+        """select null::varchar as operator, first_layer, layers, accuracy as value
+        from late_layers where subject = $subject""",
+    ),
+    # of all numbers of neurons, the number with the largest distance from random neurons
+    "neurons": (
+        ["faithfulness"],
+        """with
+            circuits as (
+                select operator, circuit, neurons_per_layer, avg(accuracy) as accuracy,
+                    any_value(majority_accuracy) as majority
+                from faithfulness
+                where subject = $subject and experiment = 'neuron_circuit'
+                    and circuit in ('logit_effect', 'random')
+                group by all
+            ),
+            paired as (
+                select ranked.operator, ranked.neurons_per_layer, ranked.accuracy as value,
+                    random.accuracy as control, ranked.majority
+                from circuits as ranked join circuits as random using (operator, neurons_per_layer)
+                where ranked.circuit = 'logit_effect' and random.circuit = 'random'
+            )
+        select * from paired
+        where neurons_per_layer = (
+            select arg_max(neurons_per_layer, gap) from (
+                select neurons_per_layer, avg(value - control) as gap from paired group by all
+                order by all))""",
+    ),
+    "labels": (
+        ["labels", "neuron_variances"],
+        """select operator, coalesce(value, 0) as value, total
+        from (
+            select operator, count(*) as total
+            from neuron_variances where subject = $subject group by operator)
+        left join (
+            select operator, count(distinct (layer, neuron)) as value
+            from labels where subject = $subject group by operator) using (operator)""",
+    ),
+    "alone": (
+        ["bag_alone"],
+        """select operator, own.neurons, own.accuracy as value, own.ci_low as low,
+            own.ci_high as high, random.accuracy as control, random.ci_low as control_low,
+            random.ci_high as control_high, rest.accuracy as rest, rest.ci_high as rest_high,
+            majority_accuracy as majority
+        from (from bag_alone where kept = 'heuristic') as own
+        left join (from bag_alone where kept = 'random') as random
+            using (subject, operator, criterion, ablation, majority_accuracy)
+        left join (from bag_alone where kept = 'rest') as rest
+            using (subject, operator, criterion, ablation, majority_accuracy)
+        where subject = $subject and criterion = 'fdr' and ablation = 'mean'""",
+    ),
+    "selective": (
+        ["knockout_tests"],
+        """select operator, logit.p_value, logit.difference, logit.associated, logit.other,
+            answers.associated as value
+        from (from knockout_tests where measure = 'logit') as logit
+        join (from knockout_tests where measure = 'accuracy') as answers
+            using (subject, operator, criterion, ablation)
+        where subject = $subject and criterion = 'fdr' and ablation = 'mean'""",
+    ),
+    "theories": (
+        ["theories"],
+        """select operator, parameters, theory, value
+        from theories
+        where subject = $subject and what = 'accuracy' and parameters > 0
+            and parameters = (
+                select min(parameters) from theories
+                where subject = $subject and what = 'accuracy' and parameters > 0)""",
+    ),
+    "mediation": (
+        ["relative_importance"],
+        """select null::varchar as operator, condition, importance as value, without_effect
+        from relative_importance
+        where subject = $subject and task = 'arithmetic' and operator = 'all' and which = 'all'
+            and condition in ('result_varies', 'result_fixed')""",
+    ),
+    "claims": (
+        ["claims"],
+        """select claim, operator, source, statement, verdict
+        from claims where subject = $subject order by claim, operator nulls first""",
+    ),
+}
+Results = dict[str, pl.DataFrame]  # a query's name -> its rows
+Test = Callable[[dict[str, Any]], bool | None]  # whether a row shows what is predicted
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A sentence. item: of the page that shows its table; title: what it is about."""
+
+    item: str
+    title: str
+    text: str
+
+
+def collected(data: Database, subject: str, operators: Sequence[str]) -> dict[str, Any]:
+    """Return what the page shows first: by operator, and of all operators under ""."""
+    every = results(data, subject, operators)
+    outcomes = {operator: tested(every, operator) for operator in operators}
+    parts: dict[str, Any] = {}
+    for operator in ("", *operators):
+        part = only(every, operator) if operator else every
+        own = [operator] if operator else operators
+        parts[operator] = {
+            "answer": ANSWERS[overall([outcomes[name]["verdict"] for name in own])],
+            "reasons": reasons(part),
+            "findings": list(map(vars, findings(part))),
+        }
+    charts = {}
+    for name in CHARTS:
+        charts[name] = every[name].to_dicts() if name in every else []
+    return {"parts": parts, "tested": outcomes, "charts": charts, "claims": claims(every)}
+
+
+def results(data: Database, subject: str, operators: Sequence[str]) -> Results:
+    """Return the rows of each query, by operator in the order given.
+
+    A query whose tables are missing, or that gives no rows, is left out.
+    """
+    present, rows = set(data.tables()), {}
+    places = {operator: place for place, operator in enumerate(operators)}
+    for name, (names, text) in QUERIES.items():
+        if not set(names) <= present:
+            continue
+        frame = data.sql(text, subject=subject).pl()
+        place = pl.col("operator").replace_strict(places, default=-1, return_dtype=pl.Int64)
+        if frame.height:
+            rows[name] = frame.sort(place, maintain_order=True)
+    return rows
+
+
+def only(every: Results, operator: str) -> Results:
+    """Return the rows about an operator, and those about all operators together."""
+    is_own = pl.col("operator").is_null() | (pl.col("operator") == operator)
+    filtered = {name: rows.filter(is_own) for name, rows in every.items()}
+    return {name: rows for name, rows in filtered.items() if rows.height}
+
+
+def is_enough(row: dict[str, Any]) -> bool | None:
+    """Return whether neurons with a heuristic keep more than controls; None if it is unknown."""
+    if row["low"] is None:
+        return None
+    controls = [row["control_high"], row["control"], row["majority"]]
+    return row["low"] > max(value for value in controls if value is not None)
+
+
+def is_needed(row: dict[str, Any]) -> bool | None:
+    """Return whether neurons with a heuristic keep more than all others; None if it is unknown."""
+    if row["low"] is None or row["rest_high"] is None:
+        return None
+    return row["low"] > row["rest_high"]
+
+
+def is_selective(row: dict[str, Any]) -> bool | None:
+    """Return whether ablations hurt the heuristics' own prompts; None if there is no test."""
+    if row["p_value"] is None:
+        return None
+    return row["p_value"] <= LEVEL and row["difference"] > 0
+
+
+# prediction -> the query whose rows tell, and the test of a row
+PREDICTIONS: dict[str, tuple[str, Test]] = {
+    "enough": ("alone", is_enough),
+    "needed": ("alone", is_needed),
+    "selective": ("selective", is_selective),
+}
+
+
+def tested(every: Results, operator: str) -> dict[str, Any]:
+    """Return whether each prediction holds for an operator, None if unknown, and the verdict."""
+    own = only(every, operator)
+    holds: dict[str, Any] = {}
+    for prediction, (name, test) in PREDICTIONS.items():
+        rows = own.get(name, pl.DataFrame()).to_dicts()
+        holds[prediction] = test(rows[0]) if rows else None
+    return holds | {"verdict": verdict(list(holds.values()), _without_labels(own))}
+
+
+def verdict(holds: Sequence[bool | None], is_without_labels: bool) -> str:
+    """Return the verdict from the predictions; without labels, there is no bag."""
+    known = [value for value in holds if value is not None]
+    if is_without_labels:
+        return FAILS
+    if not known:
+        return UNTESTED
+    if not any(known):
+        return FAILS
+    return HOLDS if all(holds) else PARTLY
+
+
+def _without_labels(part: Results) -> bool:
+    return "labels" in part and not part["labels"]["value"].sum()
+
+
+def overall(verdicts: Sequence[str]) -> str:
+    """Return the verdict on several operators together."""
+    tested = set(verdicts) - {UNTESTED}
+    if not tested:
+        return UNTESTED
+    return tested.pop() if len(tested) == 1 else PARTLY
+
+
+def reasons(part: Results) -> list[str]:
+    """Return sentences on the predictions of the bag of heuristics."""
+    if _without_labels(part):
+        return ["No neuron has a heuristic that describes it beyond chance."]
+    sentences: list[str] = []
+    for prediction, (name, test) in PREDICTIONS.items():
+        if name in part:
+            sentences += REASONS[prediction](*_divided(part[name], test))
+    return sentences or ["No table tests the bag of heuristics on this model."]
+
+
+def _enough(holds: pl.DataFrame, fails: pl.DataFrame) -> list[str]:
+    own, sentences = "The late neurons with a heuristic, alone, keep", []
+    if holds.height:
+        sentences.append(
+            f"{own} {span(holds, 'value')} of the correct answers, equally many random neurons "
+            f"{span(holds, 'control', names=False)}."
+        )
+        own = "They keep"
+    if fails.height:
+        sentences.append(
+            f"{own} {span(fails, 'value', names=False)} for {_names(fails)}, not clearly more than "
+            f"random neurons ({span(fails, 'control', names=False)})."
+        )
+    return sentences
+
+
+def _needed(holds: pl.DataFrame, fails: pl.DataFrame) -> list[str]:
+    if fails.height:
+        return [
+            f"All other late neurons keep {span(fails, 'rest', names=False)} for {_names(fails)}, "
+            "so these answers do not need a heuristic."
+        ]
+    if holds.height:
+        return [f"All other late neurons keep {span(holds, 'rest', names=False)}."]
+    return []
+
+
+def _hurt(holds: pl.DataFrame, fails: pl.DataFrame) -> list[str]:
+    sentences = []
+    if holds.height:
+        sentences.append(
+            "Ablating one heuristic lowers the answer's logit most on the heuristic's own prompts "
+            f"for {_names(holds)}."
+        )
+    if fails.height:
+        sentences.append(f"For {_names(fails)}, an ablation does not hurt these prompts most.")
+    return sentences
+
+
+REASONS = {"enough": _enough, "needed": _needed, "selective": _hurt}
+
+
+def _divided(rows: pl.DataFrame, test: Test) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the rows for which a prediction holds, and those for which it does not."""
+    outcomes = pl.Series(list(map(test, rows.iter_rows(named=True))), dtype=pl.Boolean)
+    return rows.filter(outcomes.fill_null(False)), rows.filter(~outcomes.fill_null(True))
+
+
+def findings(part: Results) -> list[Finding]:
+    """Return a sentence about each query that has rows."""
+    sentences = []
+    for name, (item, title, write) in SENTENCES.items():
+        if name in part:
+            sentences.append(Finding(item, title, write(part[name])))
+    return sentences
+
+
+def _accuracy(rows: pl.DataFrame) -> str:
+    text = f"The model answers {span(rows, 'value')} of all cells correctly"
+    if rows["held_out"].null_count() == rows.height:
+        return f"{text}."
+    return f"{text}, and {span(rows, 'held_out', names=False)} of held-out cells."
+
+
+def _heads(rows: pl.DataFrame) -> str:
+    reached, missed = rows.filter("reached"), rows.filter(~pl.col("reached"))
+    sentences = []
+    if reached.height:
+        heads, total = count(reached, "heads"), reached["total"][0]
+        sentences.append(
+            f"{heads} of {total} attention heads keep an accuracy of {span(reached, 'value')}, "
+            f"equally many random heads {span(reached, 'control', names=False)}."
+        )
+    if missed.height:
+        sentences.append(f"For {_names(missed)}, only all heads together reach the target.")
+    return " ".join(sentences)
+
+
+def _late(rows: pl.DataFrame) -> str:
+    first, layers, accuracy = rows.select("first_layer", "layers", "value").row(0)
+    if first is None:
+        return "No linear probe reads the answer well enough, so no layer is late."
+    last = layers - 1
+    late = f"layer {last} is" if first == last else f"layers {first} to {last} are"
+    return (
+        f"A linear probe reads the answer from layer {first} on, with an accuracy of "
+        f"{share(accuracy)}. So {late} late."
+    )
+
+
+def _neurons(rows: pl.DataFrame) -> str:
+    return (
+        f"{count(rows, 'neurons_per_layer')} neurons per late layer keep an accuracy of "
+        f"{span(rows, 'value')}, equally many random neurons "
+        f"{span(rows, 'control', names=False)}."
+    )
+
+
+def _labels(rows: pl.DataFrame) -> str:
+    if not rows["value"].sum():
+        return f"None of {rows['total'][0]:,} neurons has a label."
+    return (
+        f"{count(rows, 'value')} of {rows['total'][0]:,} neurons have a label: a heuristic "
+        "describes them beyond chance."
+    )
+
+
+def _alone(rows: pl.DataFrame) -> str:
+    return (
+        f"{count(rows, 'neurons')} late neurons have a heuristic. They alone keep an accuracy of "
+        f"{span(rows, 'value')}, equally many random neurons {span(rows, 'control', names=False)}, "
+        f"all other late neurons {span(rows, 'rest', names=False)}."
+    )
+
+
+def _selective(rows: pl.DataFrame) -> str:
+    return (
+        "Ablating one heuristic changes the answer's logit by "
+        f"{span(rows, 'associated', write=logits)} on its own prompts, and by "
+        f"{span(rows, 'other', names=False, write=logits)} on other prompts. Of its own prompts, "
+        f"{span(rows, 'value', names=False)} stay correct."
+    )
+
+
+def _theories(rows: pl.DataFrame) -> str:
+    number, parts = rows["parameters"][0], []
+    for theory, what in THEORIES.items():
+        part = rows.filter(theory=theory)
+        if part.height:
+            parts.append(f"{number} {what} {span(part, 'value', names=False)}")
+    return f"Accuracy with simple formulas in place of each late neuron: {', '.join(parts)}."
+
+
+def _mediation(rows: pl.DataFrame) -> str:
+    parts = []
+    for condition, when in CONDITIONS.items():
+        part = rows.filter(condition=condition).drop_nulls("value")
+        if part.height:
+            parts.append(f"{span(part, 'value')} when {when}")
+    if not parts:
+        return "The effects of MLPs are too small to compare layers."
+    equal = span(rows, "without_effect")
+    return (
+        f"The late half of the MLPs has {' and '.join(parts)}, as a share of all MLPs' effects. "
+        f"With equal effects it would be {equal}."
+    )
+
+
+def _claims(rows: pl.DataFrame) -> str:
+    verdicts = dict(rows.group_by("verdict").len().iter_rows())
+    good, bad = verdicts.get("reproduced", 0), verdicts.get("not reproduced", 0)
+    untested = rows.height - good - bad
+    return (
+        f"Of {rows.height} published statements, by operator, {good} are reproduced, {bad} are "
+        f"not, and {untested} are not testable on this model."
+    )
+
+
+THEORIES = {"bag": "heuristics", "waves": "Fourier components", "helix": "terms of a helix"}
+CONDITIONS = {"result_varies": "the result varies", "result_fixed": "both results are equal"}
+CHARTS = ("heads", "neurons", "alone")
+# a query's name -> the item with its table, a title, and the function that writes its sentence
+SENTENCES: dict[str, tuple[str, str, Callable[[pl.DataFrame], str]]] = {
+    "accuracy": ("accuracy-grid", "Accuracy", _accuracy),
+    "heads": ("heads", "Heads", _heads),
+    "late": ("late-layers", "Late layers", _late),
+    "neurons": ("top-k", "Neurons", _neurons),
+    "labels": ("labels", "Heuristics", _labels),
+    "alone": ("bag-alone", "The bag alone", _alone),
+    "selective": ("knockout-tests", "Ablation", _selective),
+    "theories": ("theories-table", "Theories", _theories),
+    "mediation": ("relative-importance", "Mediation", _mediation),
+    "claims": ("claims-table", "Claims", _claims),
+}
+
+
+def claims(every: Results) -> list[dict[str, Any]]:
+    """Return the statements, each with its verdicts by operator ("" is all operators)."""
+    listed: dict[str, dict[str, Any]] = {}
+    rows = every.get("claims", pl.DataFrame())
+    for row in rows.sort("claim", maintain_order=True).iter_rows(named=True) if rows.width else ():
+        own = {"claim": row["claim"], "source": row["source"], "statement": row["statement"]}
+        entry = listed.setdefault(row["claim"], own | {"verdicts": {}})
+        entry["verdicts"][row["operator"] or ""] = row["verdict"]
+    return list(listed.values())
+
+
+def share(value: float) -> str:
+    """Return a share with two decimals, or with three next to 0 and 1."""
+    digits = 2 if 0.005 <= value < 0.995 or value in (0, 1) else 3
+    return f"{value:.{digits}f}"
+
+
+def logits(value: float) -> str:
+    """Return a change of a logit with its sign."""
+    return f"{value:+.2f}"
+
+
+def span(
+    rows: pl.DataFrame, column: str, names: bool = True, write: Callable[[float], str] = share
+) -> str:
+    """Return the range of a column.
+
+    names: whether to name the operators of the least and the greatest value; write: a value as
+    text.
+    """
+    known = rows.drop_nulls(column).sort(column, maintain_order=True)
+    if known.is_empty():
+        return "an unknown share"
+    low, high = known.row(0, named=True), known.row(-1, named=True)
+    ends = write(low[column]), write(high[column])
+    if ends[0] == ends[1]:
+        return ends[0]
+    if not names:
+        return f"{ends[0]} to {ends[1]}"
+    low_name, high_name = (NAMES[row["operator"]] for row in (low, high))
+    return f"{ends[0]} ({low_name}) to {ends[1]} ({high_name})"
+
+
+def count(rows: pl.DataFrame, column: str) -> str:
+    """Return the range of a column of counts."""
+    values = rows[column].drop_nulls().to_list()
+    low, high = min(values), max(values)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _names(rows: pl.DataFrame) -> str:
+    """Return the names of the rows' operators as an enumeration."""
+    names = list(map(NAMES.__getitem__, rows["operator"]))
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def main(subject: str) -> None:
+    """Print the findings of a model as Markdown."""
+    names = sorted({name for needed, _ in QUERIES.values() for name in needed})
+    operators = load_subject(subject).operators
+    every = results(database(names, subject), subject, operators)
+    known, shown = tables(), {item.id: item.table for item in contents().items()}
+    total = overall([tested(every, operator)["verdict"] for operator in operators])
+    print(f"**Does the bag of heuristics hold for {subject}?** {ANSWERS[total]}", *reasons(every))
+    print()
+    for finding in findings(every):
+        table = known.get(shown[finding.item] or "")
+        title = f"[{finding.title}]({table.path})" if table else finding.title
+        print(f"* **{title}.** {finding.text}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
