@@ -51,9 +51,6 @@ BLUE, VERMILION, GREEN, PINK = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
 ORANGE, SKY, WINE, GREY = "#e69f00", "#56b4e9", "#882255", "#777777"
 GUIDE = "#555555"  # lines that are not data: chance, thresholds
 NO_CELL = "#d0d0d0"  # cells of a map without a number
-# Text on the cells of a map. The report's page replaces black by the colour of its own text, which
-# is pale on a dark page; this keeps its colour, like the cells.
-ON_PALE, ON_DARK = "#111111", "white"
 OWN, OTHERS = VERMILION, BLUE  # prompts of one heuristic, and all other prompts
 COLOURS = {"add": BLUE, "subtract": VERMILION, "multiply": GREEN, "divide": PINK}
 RANKINGS = {

@@ -137,8 +137,7 @@ def _write_values(axis: Axes) -> None:
                 cells.append((*place, f"{value:z.{digits}f}", abs(value) > 0.6 * limit))
     style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": SIZE}
     for x, y, text, is_dark in cells:
-        colour = drawing.ON_DARK if is_dark else drawing.ON_PALE
-        axis.text(x, y, text, **style, color=colour)
+        axis.text(x, y, text, **style, color="white" if is_dark else "black")
 
 
 def _digits(values: np.ndarray, limit: float, room: np.ndarray) -> int | None:

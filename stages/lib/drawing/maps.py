@@ -195,5 +195,5 @@ def counts(
         return
     style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7}
     for (row, column), value in np.ndenumerate(values):
-        colour = drawing.ON_DARK if value > 0.6 * largest else drawing.ON_PALE
+        colour = "white" if value > 0.6 * largest else "black"
         axis.text(column, row, f"{value:.0f}", **style, color=colour)

@@ -2,7 +2,12 @@
 
 const declared = JSON.parse(document.getElementById("declared").textContent);
 const ENLARGED = 1.1; // how much larger than drawn a figure may become to fill the page
-const FIGURE = "svg { display: block; width: 100%; max-height: var(--most); fill: currentColor; }";
+const FIGURE = `
+  svg { display: block; width: 100%; max-height: var(--most); fill: currentColor; }
+  /* text may be on a pale cell of a heat map, also on a dark page */
+  [id^="text_"] use { paint-order: stroke; stroke: var(--paper); stroke-width: 2.5px; stroke-linejoin: round; vector-effect: non-scaling-stroke; }
+  [style*="fill: #ffffff"] use { stroke: none; }
+`;
 const narrow = matchMedia("(max-width: 40rem)"); // here pictures scroll in their frame
 
 /** Fills in an item: its figures, its rows and its file. Returns whether it has any data. */

@@ -1,8 +1,8 @@
 """Read figures for the page: vector files whose text and lines take the page's colours.
 
 The page inlines them, so they are transparent and follow light and dark. Colours that mean
-something stay as they are: heat maps, and the text on their cells, which drawing.ON_PALE and
-ON_DARK set apart from all other text. This is the only importer of Pillow in the pipeline.
+something stay as they are: heat maps, and white text on their dark cells. This is the only importer
+of Pillow in the pipeline.
 """
 
 import base64
