@@ -71,7 +71,7 @@ QUERIES: dict[str, tuple[list[str], str]] = {
                     any_value(majority_accuracy) as majority
                 from faithfulness
                 where subject = $subject and experiment = 'neuron_circuit'
-                    and circuit in ('logit_effect', 'random')
+                    and circuit in ('logit_effect', 'random') and neurons_per_layer > 0
                 group by all
             ),
             paired as (

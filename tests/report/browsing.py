@@ -134,6 +134,12 @@ class Reader:
         script = "return [...document.querySelectorAll(arguments[0])].map((e) => e.textContent)"
         return self.run(script, selector)
 
+    def draw(self, item: str) -> None:
+        """Scroll to an item, so that its first figure is drawn."""
+        self.run("document.querySelector(arguments[0]).scrollIntoView()", f"{item} .vector")
+        drawn = f"return Boolean(document.querySelector('{item} .vector').shadowRoot)"
+        self.until(lambda: self.run(drawn))
+
     def select(self, subject: str, operator: str = "") -> None:
         Select(self.find("#subject")).select_by_visible_text(subject)
         Select(self.find("#operator")).select_by_value(operator)

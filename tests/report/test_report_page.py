@@ -123,6 +123,7 @@ def test_selectors_change_what_is_shown(
     report = settings["report"]
     size = report["figure_width"], report["figure_quality"], report["figure_kib"]
     drawn = picture(page.parent / subject / "circuit/figures/probes", *size)
+    reader.draw("#probes")
     assert reader.run(LINES) == drawn.count("<path")
     params = yaml.safe_load((page.parents[1] / "params.yaml").read_text())
     files = []

@@ -354,7 +354,8 @@ function stack(claims) {
 
 /** Returns the table of all models: whether the bag of heuristics holds for each operator. */
 function modelsTable(select) {
-  const operators = Object.keys(declared.operators);
+  const options = [...document.querySelectorAll("#operator option")];
+  const operators = options.map((option) => option.value).filter(Boolean);
   const names = ["model", ...operators.map(operatorName)];
   const heads = names.map((text) => make("th", { scope: "col" }, text));
   const rows = declared.subjects.map(({ subject, tested }) => {

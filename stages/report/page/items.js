@@ -3,11 +3,19 @@
 const declared = JSON.parse(document.getElementById("declared").textContent);
 const ENLARGED = 1.1; // how much larger than drawn a figure may become to fill the page
 const FIGURE = `
-  svg { display: block; width: 100%; max-height: var(--most); fill: currentColor; }
+  svg { display: block; width: 100%; height: 100%; fill: currentColor; }
   /* text may be on a pale cell of a heat map, also on a dark page */
-  [id^="text_"] use { paint-order: stroke; stroke: var(--paper); stroke-width: 2.5px; stroke-linejoin: round; vector-effect: non-scaling-stroke; }
+  [id^="text_"] use {
+    paint-order: stroke; stroke: var(--paper); stroke-width: 2.5px; stroke-linejoin: round;
+    vector-effect: non-scaling-stroke;
+  }
   [style*="fill: #ffffff"] use { stroke: none; }
 `;
+const undrawn = new WeakMap(); // the place of a vector figure -> its text
+const arrived = (entries) => {
+  for (const { target, isIntersecting } of entries) if (isIntersecting) draw(target);
+};
+const near = new IntersectionObserver(arrived, { rootMargin: "600px" });
 const narrow = matchMedia("(max-width: 40rem)"); // here pictures scroll in their frame
 
 /** Fills in an item: its figures, its rows and its file. Returns whether it has any data. */
@@ -132,23 +140,31 @@ function widen(article, isWide = null) {
   scrollBy({ top: article.getBoundingClientRect().top - before, behavior: "instant" });
 }
 
+/** Returns a place for a vector figure, which is drawn when people come near. */
+function vector(content, alt) {
+  const [, width, height] = content.match(/viewBox="0 0 ([\d.]+) ([\d.]+)"/);
+  const host = make("div", { className: "vector", role: "img", "aria-label": alt });
+  host.style.aspectRatio = `${width} / ${height}`;
+  host.style.maxWidth = `${ENLARGED * width}pt`;
+  undrawn.set(host, content);
+  near.observe(host);
+  return host;
+}
+
 /**
- * Returns a vector figure whose text and lines have the page's colours. It is in a shadow tree, so
+ * Draws a vector figure whose text and lines have the page's colours. It is in a shadow tree, so
  * that names of its parts are its own.
  */
-function vector(content, alt) {
+function draw(host) {
+  const content = undrawn.get(host);
+  if (!content) return;
+  undrawn.delete(host);
+  near.unobserve(host);
   const parsed = new DOMParser().parseFromString(content, "image/svg+xml").documentElement;
-  const [, , width, height] = parsed.getAttribute("viewBox").split(" ").map(Number);
-  const host = make("div", { className: "vector", role: "img", "aria-label": alt });
-  // in em of the page's text: the file's points are pixels of 4/3
-  const [across, down] = [width, height].map((points) => (points * 4) / 3 / 16);
-  Object.assign(host.dataset, { width: across, height: down });
-  host.style.maxWidth = `${across * ENLARGED}rem`;
   parsed.removeAttribute("width");
   parsed.removeAttribute("height");
   const style = make("style", {}, FIGURE);
   host.attachShadow({ mode: "open" }).append(style, document.importNode(parsed, true));
-  return host;
 }
 
 function fileLink(path, ending, kind) {
@@ -164,3 +180,4 @@ for (const article of document.querySelectorAll(".items > article")) {
     details.querySelector("summary").onclick = () => details.open || widen(article, true);
   }
 }
+addEventListener("beforeprint", () => document.querySelectorAll(".vector").forEach(draw));

@@ -97,13 +97,13 @@ function showMaps(neuron, part, cells, place) {
   const view = (from, length) => new Int8Array(cells.buffer, place * each + from, length);
   const { corner, scale, limit } = neuron.map;
   const whole = { cells: view(0, rows * columns), rows, columns, scale, limit };
-  draw("whole", whole, { corner: [0, 0], block, operands: part.operands }, neuron);
+  drawMap("whole", whole, { corner: [0, 0], block, operands: part.operands }, neuron);
   byId("averaged").textContent = block > 1 ? `, means of ${block} by ${block} cells` : "";
   byId("closer").hidden = byId("frame").hidden = !corner;
   if (corner) {
     const inside = { cells: view(rows * columns, high * wide), rows: high, columns: wide };
     const location = { corner, block: 1, operands: part.operands };
-    draw("detail", { ...inside, scale, limit }, location, neuron);
+    drawMap("detail", { ...inside, scale, limit }, location, neuron);
     const [height, width] = [rows * block, columns * block];
     const at = { top: percent(corner[0], height), left: percent(corner[1], width) };
     const size = { height: percent(high, height), width: percent(wide, width) };
@@ -119,7 +119,7 @@ function showMaps(neuron, part, cells, place) {
  * Draws a map, and lets people read its cells.
  * corner: operands of its first cell; block: operands per row and column; operands: of the grid.
  */
-function draw(name, map, { corner, block, operands }, neuron) {
+function drawMap(name, map, { corner, block, operands }, neuron) {
   const canvas = byId(name);
   const size = [map.rows, map.columns];
   const after = (axis, at) => Math.min(corner[axis] + at * block, operands[axis]);
