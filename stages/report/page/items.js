@@ -6,8 +6,8 @@ const FIGURE = `
   svg { display: block; width: 100%; height: 100%; fill: currentColor; }
   /* text may be on a pale cell of a heat map, also on a dark page */
   [id^="text_"] use {
-    paint-order: stroke; stroke: var(--paper); stroke-width: 2.5px; stroke-linejoin: round;
-    vector-effect: non-scaling-stroke;
+    paint-order: stroke; stroke: var(--paper); stroke-width: 20px; /* hundredths of its size */
+    stroke-linejoin: round;
   }
   [style*="fill: #ffffff"] use { stroke: none; }
 `;
