@@ -6,8 +6,8 @@ const FIGURE = `
   svg { display: block; width: 100%; height: 100%; fill: currentColor; }
   /* text may be on a pale cell of a heat map, also on a dark page */
   [id^="text_"] use {
-    paint-order: stroke; stroke: var(--paper); stroke-width: 20px; /* hundredths of its size */
-    stroke-linejoin: round;
+    paint-order: stroke; stroke: var(--paper); stroke-linejoin: round;
+    stroke-width: 1200px; /* of the 6400 that letters are high */
   }
   [style*="fill: #ffffff"] use { stroke: none; }
 `;
