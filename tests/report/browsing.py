@@ -39,7 +39,12 @@ WAIT = 120  # seconds, for a busy machine
 CONTRASTS = """
     const options = { willReadFrequently: true };
     const canvas = new OffscreenCanvas(1, 1).getContext("2d", options);
+    const known = new Map();
     const rgba = (colour) => {
+      if (!known.has(colour)) known.set(colour, painted(colour));
+      return known.get(colour);
+    };
+    const painted = (colour) => {
       canvas.clearRect(0, 0, 1, 1);
       canvas.fillStyle = colour;
       canvas.fillRect(0, 0, 1, 1);
