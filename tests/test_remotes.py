@@ -18,9 +18,9 @@ from stages.lib.console import remote as sharing
 from stages.lib.console import starter
 from stages.lib.console.folders import unlike_lock
 from stages.lib.console.verify import file_sum, verify
-from tests import declared, storage
+from tests import storage
 from tests.conftest import MAKE, copied, run_in
-from tests.micro import ROOT, SHIPPED
+from tests.micro import ROOT
 
 SSHD = shutil.which("sshd") or ("/usr/sbin/sshd" if Path("/usr/sbin/sshd").exists() else None)
 
