@@ -18,9 +18,9 @@ from stages.lib.console import remote as sharing
 from stages.lib.console import starter
 from stages.lib.console.folders import unlike_lock
 from stages.lib.console.verify import file_sum, verify
-from tests import declared, storage
+from tests import storage
 from tests.conftest import MAKE, copied, run_in
-from tests.micro import ROOT, SHIPPED
+from tests.micro import ROOT
 
 SSHD = shutil.which("sshd") or ("/usr/sbin/sshd" if Path("/usr/sbin/sshd").exists() else None)
 
@@ -223,13 +223,14 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = FOLDER.replace("abacus", "${item}")
     dump = {"cmd": f"mkdir -p {folder}/deeper && cd {folder} && {write}", "outs": [folder]}
     report = f"mkdir -p reports && cat {FOLDER}/*.h5 > reports/index.html"
+    deps = [FOLDER, "data/corpus/cells.parquet"]
     stages = {
         "stages/store/dvc.yaml": {
             "dump": {"foreach": ["abacus", "later"], "do": {**dump, "wdir": "../.."}},
         },
         "stages/corpus/dvc.yaml": {"cells": number(1, "data/corpus/cells.parquet")},
         "stages/circuit/dvc.yaml": {"other": number(2, "data/circuit/other.parquet")},
-        "dvc.yaml": {"report": {"cmd": report, "deps": [FOLDER], "outs": ["reports/index.html"]}},
+        "dvc.yaml": {"report": {"cmd": report, "deps": deps, "outs": ["reports/index.html"]}},
     }
     for name, entries in stages.items():
         (project / name).parent.mkdir(parents=True, exist_ok=True)
@@ -442,22 +443,11 @@ def objects(folder: Path) -> dict[str, Path]:
 
 def test_the_starter_in_git_agrees_with_the_locks():
     """Test that data/starter has what the locks say, and nothing else; `make starter` fills it."""
-    subject, locked = SHIPPED["default"], []
-    for file in declared.pipelines():
-        lock = (ROOT / file).with_suffix(".lock").read_text()
-        for stage, entry in yaml.load(lock, yaml.CSafeLoader)["stages"].items():
-            name, _, key = stage.partition("@")
-            is_current = "/".join([*Path(file).parts[1:2], name]) in declared.STAGES
-            if is_current and key in ("", subject):
-                locked += entry.get("outs", [])
-    in_git = run_in(ROOT, "git", "ls-files", "data").stdout.splitlines()
     stored, expected = objects(ROOT / "data/starter"), set()
-    for out in locked:
-        if out["path"] in in_git or not starter.belongs(out["path"], out["size"], subject):
-            continue
-        expected.add(out["md5"])
-        if out["md5"].endswith(".dir"):
-            expected |= {*sharing.listed(stored[out["md5"]].read_bytes()).values()}
+    for output in starter.outputs(Repo(ROOT)):
+        expected.add(output.sum)
+        if output.sum.endswith(".dir"):
+            expected |= {*sharing.listed(stored[output.sum].read_bytes()).values()}
     assert len(expected) > 50
     assert stored.keys() == expected
     for md5, file in stored.items():
@@ -497,11 +487,11 @@ def test_the_starter_is_filled_exactly_and_fetched_with_checks(
     stray.parent.mkdir(parents=True)
     stray.touch()
     monkeypatch.chdir(project)
-    files = ("data/corpus/cells.parquet", "data/circuit/other.parquet", "reports/index.html")
+    files = ("data/corpus/cells.parquet", "reports/index.html")  # `make` does not make the other
     sums = {file_sum(Path(file)) for file in files}
     first, last = starter.fill(Repo())
-    assert first.startswith("data/starter: 3 outputs, 0.0 MB in 3 files")
-    assert last == "3 files of them new, 1 others removed"
+    assert first.startswith("data/starter: 2 outputs, 0.0 MB in 2 files")
+    assert last == "2 files of them new, 1 others removed"
     assert objects(starter.FOLDER).keys() == sums
     assert starter.fill(Repo())[1] == "0 files of them new, 0 others removed"
     run_in(project, "git", "add", "params.yaml", ".dvc/config", str(starter.FOLDER))
@@ -509,7 +499,7 @@ def test_the_starter_is_filled_exactly_and_fetched_with_checks(
 
     run_in(project, "git", "clone", "-q", str(project), str(clone))
     monkeypatch.chdir(clone)
-    with pytest.raises(SystemExit, match="DVC's cache lacks 3 outputs"):
+    with pytest.raises(SystemExit, match="DVC's cache lacks 2 outputs"):
         starter.fill(Repo())
     [page] = with_content(starter.FOLDER, Path(project / "reports/index.html").read_bytes())
     replaced(page, b"another page")
@@ -517,13 +507,13 @@ def test_the_starter_is_filled_exactly_and_fetched_with_checks(
     with pytest.raises(SystemExit, match=problem):
         starter.fetch(Repo())
     assert "refused reports/index.html: a file in data/starter differs" in capfd.readouterr().err
-    tables = {file: (project / file).read_text() for file in files[:2]}
-    assert results(clone) == tables
+    table = {files[0]: (project / files[0]).read_text()}
+    assert results(clone) == table
     run_in(clone, "git", "checkout", "-q", "--", str(starter.FOLDER))
     pulled, later = starter.fetch(Repo())
-    assert pulled == "pulled: 3 outputs"
+    assert pulled == "pulled: 2 outputs"
     assert "`dvc repro stages/store/dvc.yaml:dump@abacus` makes them" in later
-    assert results(clone) == tables | {files[2]: (project / files[2]).read_text()}
+    assert results(clone) == table | {files[1]: (project / files[1]).read_text()}
 
 
 def results(clone: Path) -> dict[str, str]:

@@ -27,9 +27,13 @@ const [WIDTH, RIGHT] = [340, 326];
 const INTERVALS = [["control", "control_low", "control_high"], ["value", "low", "high"]];
 const MAPS = 4; // maps beside the answer
 
-/** Shows the findings of a model, for an operator or for all. */
-async function showFindings(about, operator) {
+/**
+ * Shows the findings of a model, for an operator or for all.
+ * isLate: whether people have selected something else in the meantime.
+ */
+async function showFindings(about, operator, isLate) {
   const found = await read(`${about.subject}/findings`, null);
+  if (isLate()) return;
   byId("question").textContent = `Does the bag of heuristics hold for ${about.subject}?`;
   const part = found?.parts[operator];
   if (!part) {
@@ -45,11 +49,12 @@ async function showFindings(about, operator) {
   const own = operator ? [operator] : about.operators;
   const listed = claimsOf(found.claims, operator);
   byId("tested").replaceChildren(scores(own, found.tested), ...summary(listed));
-  const maps = await mapsOf(about.subject, own);
-  const figures = [maps, circuits(own, found.charts), alone(own, found.charts)];
-  byId("charts").replaceChildren(...figures.filter(Boolean));
   byId("sentences").replaceChildren(...part.findings.map(sentenceOf));
   byId("all-verdicts").replaceChildren(...verdicts(listed));
+  const maps = await mapsOf(about.subject, own);
+  if (isLate()) return;
+  const figures = [maps, circuits(own, found.charts), alone(own, found.charts)];
+  byId("charts").replaceChildren(...figures.filter(Boolean));
 }
 
 function sentenceOf({ item, title, text }) {

@@ -19,12 +19,12 @@ async function show() {
   const from = `${about.source} (${about.revision})`;
   const text = `${name}: ${from}, operators: ${about.operators.join(", ")}.`;
   document.getElementById("about").textContent = text;
-  await showFindings(about, selected.operator);
-  if (turn !== shows) return;
   const filled = declared.items.filter((item) => {
     const data = item.shared ? [sharedTables, sharedFigures] : [tables, figures];
     return showItem(item, selected, ...data);
   });
+  await showFindings(about, selected.operator, () => turn !== shows);
+  if (turn !== shows) return;
   await offer(about, selected.operator);
   if (turn !== shows) return;
   const what = `${name}, ${selected.operator || "all operators"}`;
