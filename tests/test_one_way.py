@@ -162,7 +162,7 @@ HOMES = {
     "jinja2": ("stages/report/page/html.py",),
     "ray": ("stages/lib/units/actors.py",),
     "accelerate": ("stages/lib/model/spread.py",),
-    "PIL": ("stages/report/page/pictures.py", "stages/explorer/pictures.py"),
+    "PIL": ("stages/report/page/pictures.py", "stages/explorer/pictures.py", "stages/site/"),
     "dash": ("stages/explorer/",),
     "flask": ("stages/explorer/app.py",),
     "werkzeug": ("stages/explorer/",),

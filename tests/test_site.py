@@ -113,7 +113,7 @@ def database(micro: Path):
 
 
 @pytest.mark.parametrize("picture", GALLERY, ids=lambda picture: Path(picture.path).stem)
-def test_a_query_of_the_gallery_has_rows_to_draw(database, picture: pages.Picture):
+def test_a_query_of_the_gallery_has_rows_to_draw(database, picture: pages.GalleryQuery):
     frame = plot.rows(database.sql(picture.query, subject="abacus"))
     assert frame.height >= 2
     assert plot.kind_of(frame) in plot.KINDS

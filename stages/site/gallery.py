@@ -19,7 +19,7 @@ SUBJECT = "abacus"
 QUALITY = 82  # of WebP, 0 to 100
 
 
-def draw(database: Database, picture: pages.Picture) -> None:
+def draw(database: Database, picture: pages.GalleryQuery) -> None:
     """Draw a query's rows, as `bag plot` does, into a WebP file. A map of 90,000 cells is a third
     as large as in PNG."""
     frame = plot.rows(database.sql(picture.query, subject=SUBJECT))

@@ -41,7 +41,7 @@ MARKED = re.compile(r"([\\*_<\[\]|])")
 
 
 @dataclass(frozen=True)
-class Picture:
+class GalleryQuery:
     """A query of the gallery. title: what it shows; note: what to look at; drawn: its picture."""
 
     path: str
@@ -239,7 +239,7 @@ def table_section(table: dictionary.Table) -> str:
     return "\n".join(lines) + "\n"
 
 
-def gallery() -> list[Picture]:
+def gallery() -> list[GalleryQuery]:
     """Return the queries of the gallery. A query's first comment is its title, then the note."""
     pictures = []
     for file in sorted((ROOT / GALLERY).glob("*.sql")):
@@ -248,7 +248,7 @@ def gallery() -> list[Picture]:
         query = text.removeprefix(comment)
         title, *note = [line.removeprefix("--").strip() for line in comment.splitlines()]
         path = str(file.relative_to(ROOT))
-        pictures.append(Picture(path, title, " ".join(note), query.strip()))
+        pictures.append(GalleryQuery(path, title, " ".join(note), query.strip()))
     return pictures
 
 
