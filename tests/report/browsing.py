@@ -34,7 +34,7 @@ FLAGS = [
     "--disable-sync",
 ]
 REPORT = merged(SHIPPED["report"], SETTINGS["report"])  # settings of the micro project's page
-WAIT = 120  # seconds, for a busy machine
+WAIT = 300  # seconds, for a busy machine
 # returns, for each element with text of its own, its contrast (WCAG 2, 1.4.3) and its name
 CONTRASTS = """
     const options = { willReadFrequently: true };
