@@ -25,7 +25,8 @@ OPERATORS = ["add", "subtract", "multiply"]
 WHY = "the model answers only 12 prompts of this split correctly"  # why there is no division
 KS = [10, 25, 50, 100, 200]
 EXAMPLES = [f"token {n}" for n in range(36)]
-QUESTION = ["token 36", "op1", "operator", "token 39", "op2", "last"]  # operands of two tokens
+# operands of two tokens
+QUESTION = ["op1, last but 1", "op1", "operator", "op2, last but 1", "op2", "last"]
 POSITIONS = {"op1_first": 36, "op1": 37, "operator": 38, "op2_first": 39, "op2": 40, "last": 41}
 # heads of each circuit; of multiplication, no smaller one is faithful enough
 CIRCUITS = {"add": 32, "subtract": 9, "multiply": LAYERS * HEADS}

@@ -162,8 +162,8 @@ def knockouts_by_prompt(tables: Tables, subject: str, ablation: str = "zero") ->
                 drawing.absent(axis, why.no_late_neuron(tables, operator, criterion))
         column[1].set_xlabel("ablated neurons, mean")
     _logarithmic(axes[0, 0], table["neurons"])
-    axes[0, 0].set(ylim=(-0.03, 1.05), ylabel="accuracy,\ncriterion: called")
-    axes[1, 0].set_ylabel("accuracy,\ncriterion: scored")
+    axes[0, 0].set(ylim=(-0.03, 1.05), ylabel="accuracy,\ncriterion: fdr")
+    axes[1, 0].set_ylabel("accuracy,\ncriterion: threshold")
     drawing.legend(figure, len(columns))
     return figure
 
@@ -200,7 +200,7 @@ def knockouts_by_neuron(tables: Tables, subject: str) -> Figure:
             part = table.filter(operator=operator, layer=layer)
             is_called = pl.col("criterion") != "threshold"
             text = _p_values(axis, part.filter(is_called), "fdr", OWN, fill=True, alpha=0.6)
-            text += _p_values(axis, part.filter(~is_called), "only scored", "black", linewidth=1)
+            text += _p_values(axis, part.filter(~is_called), "threshold only", "black", linewidth=1)
             dashes: dict[str, Any] = {"color": drawing.GUIDE, "linewidth": 0.8, "linestyle": "--"}
             axis.axhline(1 / BINS, **dashes, label=f"chance, {1 / BINS:.0%}")
             axis.text(0.97, 0.97, text, transform=axis.transAxes, ha="right", va="top", fontsize=7)
@@ -263,13 +263,13 @@ def _bars(axis: Axes, xs: list[float], part: pl.DataFrame, colour: str, label: s
 
 FIGURES: dict[str, Callable[[Tables, str], Figure]] = {
     "knockouts_by_heuristic": knockouts_by_heuristic,
-    "knockouts_by_heuristic_scored": partial(knockouts_by_heuristic, criterion="threshold"),
+    "knockouts_by_heuristic_threshold": partial(knockouts_by_heuristic, criterion="threshold"),
     "knockouts_by_prompt": knockouts_by_prompt,
     "knockouts_by_prompt_mean": partial(knockouts_by_prompt, ablation="mean"),
     "knockouts_by_neuron": knockouts_by_neuron,
     "bag_alone": bag_alone,
     "failures": failure_figures.failures,
-    "failures_scored": partial(failure_figures.failures, criterion="threshold"),
+    "failures_threshold": partial(failure_figures.failures, criterion="threshold"),
     "failure_inputs": failure_figures.failure_inputs,
 }
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stages.lib.core.slots import first_of
 from stages.lib.drawing import drawing, heat
 from stages.lib.drawing.drawing import ROLES, Axes, Figure, Tables
 
@@ -47,7 +46,7 @@ def attention(tables: Tables, subject: str) -> Figure:
     all others.
     """
     table = tables["attention_patterns"].filter(query_position="last")
-    columns = _columns(table, tables["pairs"])
+    columns = _columns(table)
     keys = ["operator", "layer", "head"]
     count = table.select("layer", "head").unique().height
     shown = _shown(tables, table, SHOWN if count > HEADS else count)
@@ -64,13 +63,13 @@ def attention(tables: Tables, subject: str) -> Figure:
     return _attention(tables, weights, columns, title)
 
 
-def _columns(table: pl.DataFrame, pairs: pl.DataFrame) -> KeyColumns:
+def _columns(table: pl.DataFrame) -> KeyColumns:
     """Return the columns; the table has each operator's positions in order."""
     rows: list[tuple[str, str, str]] = []
     earlier: list[str] = []
     for (operator,), part in table.group_by("operator", maintain_order=True):
         positions = part["key_position"].unique(maintain_order=True).to_list()
-        names, before = _names(positions, pairs.filter(operator=operator))
+        names, before = _names(positions)
         rows += [(operator, *name) for name in names.items()]  # type: ignore[misc]
         earlier = list(dict.fromkeys(names[position] for position in before))
     frame = pl.DataFrame(
@@ -83,31 +82,18 @@ def _columns(table: pl.DataFrame, pairs: pl.DataFrame) -> KeyColumns:
     return KeyColumns(frame, columns.unique(maintain_order=True).to_list() or ROLES, earlier)
 
 
-def _names(positions: list[str], pairs: pl.DataFrame) -> tuple[dict[str, str], list[str]]:
+def _names(positions: list[str]) -> tuple[dict[str, str], list[str]]:
     """Return the column of each position of a prompt, and the positions before the question."""
     names = {position: position for position in positions}
-    first = len(positions)
-    for role in ROLES[:3]:
-        # the last role of a position gives it its name: without a token after it, op2 is `last`
-        last = positions.index(role if role in positions else ROLES[-1])
-        width = _width(pairs, role)
-        for distance in range(1, width):
-            names[positions[last - distance]] = f"{role}, last but {distance}"
-        first = min(first, last - width + 1)
-    before = positions[:first]
+    # an operand's tokens before its last are called `op1, last but 1`; without a token after it,
+    # op2 is `last`
+    is_asked = [position.partition(",")[0] in ROLES for position in positions]
+    before = positions[: is_asked.index(True)]
     if len(before) > 1:
-        names |= dict.fromkeys(before[1:], f"{first - 1} earlier tokens")
+        names |= dict.fromkeys(before[1:], f"{len(before) - 1} earlier tokens")
         names[before[0]] = before[0] if before[0] == "bos" else "first token"
         return names, before
     return names, []
-
-
-def _width(pairs: pl.DataFrame, role: str) -> int:
-    """Return the largest number of tokens of an operand; 1 for other roles."""
-    positions = pairs["positions"].struct.unnest()
-    if first_of(role) not in positions.columns:
-        return 1
-    return 1 + int((positions[role] - positions[first_of(role)]).to_numpy().max())
 
 
 def _shown(tables: Tables, table: pl.DataFrame, count: int) -> pl.DataFrame:

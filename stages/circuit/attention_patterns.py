@@ -1,8 +1,10 @@
 """Average every head's attention weights over the clean discovery prompts (App. B.2, Fig. 14).
 
-Positions have the names of their roles. All others are `bos`, or `token N` with N counted from 0.
-If prompts differ in length, N counts slots (stages/lib/core/slots.py). A mean is then over the
-prompts that have the query token; a key token that some of these prompts lack has weight 0 in them.
+Positions have the names of their roles. An operand of several tokens has its name at the last of
+them; the others are `op1, last but N`. All other positions are `bos`, or `token N` with N counted
+from 0. If prompts differ in length, N counts slots (stages/lib/core/slots.py). A mean is then over
+the prompts that have the query token; a key token that some of these prompts lack has weight 0 in
+them.
 If a model's attention does not return its weights, the table has no rows.
 
 Table attention_patterns: mean attention weight of each head between each two positions
@@ -10,7 +12,8 @@ Table attention_patterns: mean attention weight of each head between each two po
     operator        VARCHAR   add, subtract, multiply or divide
     layer           SMALLINT  decoder layer, from 0
     head            SMALLINT  attention head of the layer, from 0
-    query_position  VARCHAR   position that attends: op1, operator, op2, last, bos, or token N
+    query_position  VARCHAR   position that attends: op1, operator, op2, last, bos, token N, or
+                              op1, last but N and op2, last but N
     key_position    VARCHAR   position attended to: the query position itself or an earlier one
     weight          FLOAT     mean attention weight, 0 to 1; the weights of one query sum to 1
     weight_std      FLOAT     standard deviation of the weight over prompts, rounded to 7 decimals
@@ -146,7 +149,7 @@ def pattern(
     for group, slot in zip(groups, slots_of, strict=True):
         prompts[slot] += len(group.tokens)
         for number, name in zip(slot, group.names(bos), strict=True):
-            if name in (*ROLES, "bos"):
+            if not name.startswith("token "):
                 names[number] = name
     sizes = [len(group.tokens) for group in groups]
     means, stds = zip(*weights, strict=True)
@@ -191,6 +194,10 @@ def position_names(roles: dict[str, int], tokens: list[int], bos: int | None) ->
     names = [f"token {i}" for i in range(len(tokens))]
     if tokens and tokens[0] == bos:
         names[0] = "bos"
+    for operand in OPERANDS:
+        last = roles[operand]
+        for position in range(roles.get(first_of(operand), last), last):
+            names[position] = f"{operand}, last but {last - position}"
     for role, position in roles.items():
         if role in ROLES:
             names[position] = role

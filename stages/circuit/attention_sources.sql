@@ -5,22 +5,30 @@
 -- operator         VARCHAR   add, subtract, multiply or divide
 -- layer            SMALLINT  decoder layer, from 0
 -- head             SMALLINT  attention head of the layer, from 0
--- source           VARCHAR   the position with the largest weight among op1, operator and op2
+-- source           VARCHAR   the one with the largest weight: op1, operator or op2
 -- weight           FLOAT     mean attention weight from the last position to the source, 0 to 1
--- op1_weight       FLOAT     mean attention weight from the last position to the first operand, 0
---                            to 1
+-- op1_weight       FLOAT     mean attention weight from the last position to the first operand, all
+--                            of its tokens, 0 to 1
 -- operator_weight  FLOAT     mean attention weight from the last position to the operator, 0 to 1
--- op2_weight       FLOAT     mean attention weight from the last position to the second operand, 0
---                            to 1
+-- op2_weight       FLOAT     mean attention weight from the last position to the second operand, all
+--                            of its tokens, 0 to 1
+with
+    sources as (
+        -- a token of an operand before its last is called `op1, last but 1`
+        select operator, layer, head, split_part(key_position, ',', 1) as source,
+            sum(weight)::float as weight
+        from attention_patterns
+        semi join circuit_heads using (operator, layer, head)
+        where query_position = 'last' and source in ('op1', 'operator', 'op2')
+        group by all
+    )
 select
     $subject as subject, operator, layer, head,
-    first(key_position order by weight desc, key_position) as source,
+    first(source order by weight desc, source) as source,
     max(weight) as weight,
-    max(weight) filter (where key_position = 'op1') as op1_weight,
-    max(weight) filter (where key_position = 'operator') as operator_weight,
-    max(weight) filter (where key_position = 'op2') as op2_weight
-from attention_patterns
-semi join circuit_heads using (operator, layer, head)
-where query_position = 'last' and key_position in ('op1', 'operator', 'op2')
+    max(weight) filter (where source = 'op1') as op1_weight,
+    max(weight) filter (where source = 'operator') as operator_weight,
+    max(weight) filter (where source = 'op2') as op2_weight
+from sources
 group by operator, layer, head
 order by operator, layer, head

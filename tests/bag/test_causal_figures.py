@@ -39,7 +39,7 @@ def panels(name: str, tables: Tables = MADE) -> dict[str, list[Axes]]:
 def shown(name: str, operator: str) -> tuple[list[Axes], dict[str, str]]:
     """Return an operator's panels of the figure that has data for it, and which rows they show."""
     criterion = CRITERION[operator]
-    column = panels(name + "_scored" * (criterion == "threshold"))[operator]
+    column = panels(name + "_threshold" * (criterion == "threshold"))[operator]
     return column, {"operator": operator, "criterion": criterion}
 
 
@@ -169,13 +169,13 @@ def test_shares_of_small_p_values_are_written_with_their_number(operator: str):
         rows = enough.filter(operator=operator, layer=layer)
         is_scored = pl.col("criterion") == "threshold"
         for name, group in (
-            ("only scored", rows.filter(is_scored)),
+            ("threshold only", rows.filter(is_scored)),
             ("fdr", rows.filter(~is_scored)),
         ):
             small = group.filter(pl.col("p_value") <= 0.05).height
             written = f"{name}: {small / max(group.height, 1):.0%} of {group.height}"
             assert (written in texts(axis)) == (group.height > 0)
-            assert (group.height > 0) == (name == "only scored" or operator == "add")
+            assert (group.height > 0) == (name == "threshold only" or operator == "add")
 
 
 @pytest.mark.parametrize("operator", CRITERION)
@@ -187,9 +187,9 @@ def test_bags_are_bars_with_their_neurons(operator: str):
         assert sorted(int(text.get_text()) for text in axis.texts) == sorted(rows["neurons"])
 
 
-@pytest.mark.parametrize("name", ["failures", "failures_scored"])
+@pytest.mark.parametrize("name", ["failures", "failures_threshold"])
 def test_densities_have_the_test_beside_them(name: str):
-    criterion = "threshold" if name == "failures_scored" else "fdr"
+    criterion = "threshold" if name == "failures_threshold" else "fdr"
     tests = MADE["failure_tests"].filter(operator="add", criterion=criterion)
     for axis, measure in zip(
         panels(name)["add"], ("associated_neurons", "answer_contribution"), strict=True

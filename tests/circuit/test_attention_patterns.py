@@ -64,7 +64,7 @@ def test_of_prompts_of_two_lengths_a_token_that_some_lack_gets_0(
         project / "circuit/pairs.parquet"
     )
     attention_patterns.main("tiny")
-    table, names = result(project, "attention_patterns"), ["bos", "token 1", *ROLES]
+    table, names = result(project, "attention_patterns"), ["bos", "op1, last but 1", *ROLES]
     means, stds, counts = np.nanmean(seen, 0), np.nanstd(seen, 0), np.isfinite(seen).sum(0)
     assert len(table) == np.prod(means.shape[:2]) * 21
     for row in table.to_dicts():

@@ -42,8 +42,8 @@ def test_a_heads_source_is_where_the_last_position_looks_most():
         frame(
             layer=[0, 2, 1],
             head=[1, 0, 0],
-            key_position=[["op1", "operator", "op2", "last"]] * 3,
-            weight=[[0.2, 0.1, 0.3, 0.4], [0.6, 0.25, 0.1, 0.0], [0.0, 1.0, 0.0, 0.0]],
+            key_position=[["op1, last but 1", "op1", "operator", "op2", "last"]] * 3,
+            weight=[[0.1, 0.1, 0.1, 0.3, 0.4], [0.35, 0.25, 0.3, 0.1, 0.0], [0, 0, 1.0, 0, 0]],
         )
         .explode("key_position", "weight")
         .with_columns(operator=pl.lit("add"), query_position=pl.lit("last"))
@@ -57,7 +57,7 @@ def test_a_heads_source_is_where_the_last_position_looks_most():
     table = ask("attention_sources", given)
     expected = [
         ("s", "add", 0, 1, "op2", 0.3, 0.2, 0.1, 0.3),
-        ("s", "add", 2, 0, "op1", 0.6, 0.6, 0.25, 0.1),
+        ("s", "add", 2, 0, "op1", 0.6, 0.6, 0.3, 0.1),
     ]
     assert_frame_equal(
         table, pl.DataFrame(expected, schema=table.schema, orient="row"), rel_tol=1e-6
