@@ -53,19 +53,24 @@ setup: .venv/installed
 	.venv/bin/python -c "import dvc.repo; from stages import warm; warm.load()"
 	touch $@
 
-test: setup
+test: .venv/tests
 	python -m pytest $(if $(MICRO),--micro=$(MICRO))
 
-bench: setup
+bench: .venv/tests
 	python -m tests.bench
 
-lint: setup
+lint: .venv/tests
 	ruff check stages tests
 	ruff format --check stages tests
 	mypy
 
+# What only tests and lint need is not part of the setup, which all other targets wait for.
+.venv/tests: tests/requirements.lock .venv/installed
+	.venv/bin/pip install --quiet --no-deps --no-compile --requirement $<
+	touch $@
+
 # make site: the documentation with a search, as pages that need no server and no network. Its
-# generator is not part of the setup, which all other targets wait for.
+# generator is not part of the setup either.
 site: .venv/site
 	@python -m stages.site.gallery
 	NO_MKDOCS_2_WARNING=1 python -m mkdocs build --quiet --config-file stages/site/mkdocs.yml
@@ -100,11 +105,17 @@ pull: setup
 starter: setup
 	@python -m stages.lib.console.starter fill
 
+# Pins what an extra adds to the packages of other locks: extra, those locks, its own lock.
+define pin
+.venv/bin/pip install --quiet $(addprefix --constraint ,$(2)) --editable .[$(1)]
+.venv/bin/pip freeze --exclude-editable | sed 's/+cpu$$//' | grep -vxF $(addprefix --file=,$(2)) > $(3)
+endef
+
 # Resolves the newest versions that pyproject.toml admits and pins every one of them.
 lock:
 	rm -rf .venv
 	$(PYTHON) -m venv .venv
-	.venv/bin/pip install --quiet setuptools --editable .[dev]
+	.venv/bin/pip install --quiet setuptools --editable .
 	.venv/bin/pip freeze --all --exclude-editable | grep -v '^pip==' | sed 's/+cpu$$//' > requirements.lock
-	.venv/bin/pip install --quiet --constraint requirements.lock --editable .[site]
-	.venv/bin/pip freeze --exclude-editable | sed 's/+cpu$$//' | grep -vxFf requirements.lock > stages/site/requirements.lock
+	$(call pin,dev,requirements.lock,tests/requirements.lock)
+	$(call pin,site,requirements.lock tests/requirements.lock,stages/site/requirements.lock)
