@@ -7,11 +7,11 @@
 -- head             SMALLINT  attention head of the layer, from 0
 -- source           VARCHAR   the one with the largest weight: op1, operator or op2
 -- weight           FLOAT     mean attention weight from the last position to the source, 0 to 1
--- op1_weight       FLOAT     mean attention weight from the last position to the first operand, all
---                            of its tokens, 0 to 1
+-- op1_weight       FLOAT     mean attention weight from the last position to the first operand,
+--                            all of its tokens, 0 to 1
 -- operator_weight  FLOAT     mean attention weight from the last position to the operator, 0 to 1
--- op2_weight       FLOAT     mean attention weight from the last position to the second operand, all
---                            of its tokens, 0 to 1
+-- op2_weight       FLOAT     mean attention weight from the last position to the second operand,
+--                            all of its tokens, 0 to 1
 with
     sources as (
         -- a token of an operand before its last is called `op1, last but 1`
