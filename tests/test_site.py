@@ -13,7 +13,7 @@ import yaml
 from stages.lib import dictionary
 from stages.lib.console import plot
 from stages.lib.sql.database import connect
-from stages.site import pages
+from stages.site import gallery, pages
 from tests.micro import ROOT
 
 PAGES = pages.pages()
@@ -104,6 +104,18 @@ def test_pictures_of_the_gallery_are_in_git_and_small():
     assert 8 <= len(drawn) <= 12
     assert sum(file.stat().st_size for file in drawn) <= LARGEST_GALLERY
     assert sorted(drawn) == sorted((ROOT / pages.GALLERY).glob("*.webp"))
+
+
+def test_pictures_stay_as_they_are_without_the_tables_they_need(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+):
+    before = [(ROOT / picture.drawn).read_bytes() for picture in GALLERY]
+    gallery.main([str(tmp_path)])
+    lines = capsys.readouterr().out.splitlines()
+    for line, picture in zip(lines, GALLERY, strict=True):
+        name = Path(picture.drawn).name
+        assert line.startswith(f"gallery: {name} stays as it is: There is no table ")
+    assert [(ROOT / picture.drawn).read_bytes() for picture in GALLERY] == before
 
 
 @pytest.fixture(scope="module")
