@@ -42,5 +42,6 @@ def main(arguments: list[str]) -> None:
                 reason, _, _ = str(error).partition(". ")
                 print(f"gallery: {Path(picture.drawn).name} stays as it is: {reason}")
 
+
 if __name__ == "__main__":
     main(sys.argv[1:])
