@@ -63,18 +63,21 @@ def _show_views(app: dash.Dash, explorer: Explorer) -> None:
     def show(
         path: str,
         search: str,
-        _: int,
+        ticks: int,
         values: list,
         ids: list[dict[str, str]],
         before: dict | None,
     ) -> tuple:
+        names = [key["field"] for key in ids]
+        on_page = dict(zip(names, map(text_of, values), strict=True))
         if before and dash.ctx.triggered_id == "tick":
             # the page waits for a model: what is being typed into its fields does not matter
             explorer.models.start()
-            return page(explorer, path, search, before["fields"], before)
-        names = [key["field"] for key in ids]
-        on_page = dict(zip(names, map(text_of, values), strict=True))
-        return page(explorer, path, search, on_page, before)
+            on_page = before["fields"]
+        *changes, is_settled = page(explorer, path, search, on_page, before)
+        # one more tick, after this answer: a browser drops an answer once it asks again, so that
+        # ticks faster than a slow machine's answers would leave the page as it is for ever
+        return *changes, ticks if is_settled else ticks + 1
 
     def later(request: dict[str, str]) -> Part:
         make = VIEWS[request["view"]].later[request["name"]]
@@ -87,7 +90,7 @@ def _show_views(app: dash.Dash, explorer: Explorer) -> None:
         Output("content", "children"),
         Output("shown", "data"),
         Output("head", "children"),
-        Output("tick", "disabled"),
+        Output("tick", "max_intervals"),
         Input("url", "pathname"),
         Input("url", "search"),
         Input("tick", "n_intervals"),
@@ -270,7 +273,7 @@ def _layout() -> Part:
         dcc.Store(id="picture"),
         dcc.Download(id="download"),
         dcc.Download(id="rows"),
-        dcc.Interval(id="tick", interval=400, disabled=True),
+        dcc.Interval(id="tick", interval=400, max_intervals=0),
         html.Header(id="head"),
         html.Main([fields, message, content]),
     ])  # fmt: skip
