@@ -273,7 +273,7 @@ def _layout() -> Part:
         dcc.Store(id="picture"),
         dcc.Download(id="download"),
         dcc.Download(id="rows"),
-        dcc.Interval(id="tick", interval=400, max_intervals=0),
+        dcc.Interval(id="tick", interval=400, n_intervals=0, max_intervals=0),
         html.Header(id="head"),
         html.Main([fields, message, content]),
     ])  # fmt: skip
