@@ -153,6 +153,32 @@ def test_the_app_answers_only_its_own_pages(project: Project):
         assert answer.status_code >= 300 or "def made" not in answer.text
 
 
+@pytest.mark.parametrize(("path", "asks_again"), [("/prompt", 1), ("/find", 0)])
+def test_a_page_that_waits_asks_once_more_after_each_answer(
+    project: Project, path: str, asks_again: int
+):
+    """A browser drops an answer once it asks again: ticks faster than answers show nothing."""
+    app = made(project)
+    [tick] = [part for part in app.layout.children if getattr(part, "id", "") == "tick"]
+    assert (tick.n_intervals, tick.max_intervals) == (0, 0)
+    output = next(name for name in app.callback_map if "tick.max_intervals" in name)
+    names = [text.split(".") for text in output.strip(".").split("...")]
+    for ticks in (0, 7):
+        request = {
+            "output": output,
+            "outputs": [{"id": name, "property": kind} for name, kind in names],
+            "inputs": [
+                {"id": "url", "property": "pathname", "value": path},
+                {"id": "url", "property": "search", "value": ""},
+                {"id": "tick", "property": "n_intervals", "value": ticks},
+            ],
+            "state": [[], [], {"id": "shown", "property": "data", "value": None}],
+            "changedPropIds": [],
+        }
+        answer = app.server.test_client().post("/_dash-update-component", json=request)
+        assert answer.json["response"]["tick"]["max_intervals"] == ticks + asks_again
+
+
 def test_a_picture_keeps_its_query():
     query, page = "select '<&é>' from cells", "http://localhost/neuron?layer=1&neuron=2"
     out = io.BytesIO()
