@@ -44,8 +44,12 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
     tests += [ablated("multiply", measure, 0.3) for measure in ("logit", "accuracy")]
     folder = tmp_path / "data/s/bag"
     folder.mkdir(parents=True)
-    pl.DataFrame(alone).write_parquet(folder / "bag_alone.parquet")
-    pl.DataFrame(tests).write_parquet(folder / "knockout_tests.parquet")
+    for name, rows in (("bag_alone", alone), ("knockout_tests", tests)):
+        table = pl.DataFrame(rows)
+        number = pl.col("^accuracy|associated$") / 2
+        zero = table.with_columns(number, ablation=pl.lit("zero"))
+        threshold = table.with_columns(number, criterion=pl.lit("threshold"))
+        pl.concat([zero, threshold, table]).write_parquet(folder / f"{name}.parquet")
     monkeypatch.chdir(tmp_path)
     return findings.collected(database(["bag_alone", "knockout_tests"], "s"), "s", OPERATORS)
 
@@ -156,7 +160,8 @@ def test_every_query_gives_its_sentence(tmp_path: Path, monkeypatch: pytest.Monk
         both = [rows.with_columns(subject=pl.lit("s")), other.with_columns(subject=pl.lit("x"))]
         pl.concat(both).write_parquet(path)
     data = database([Path(name).name for name in TABLES], "s")
-    shown = findings.collected(data, "s", ("add", "divide"))
+    shown = findings.collected(data, "s", ("divide", "add"))
+    assert [row["operator"] for row in shown["charts"]["heads"]] == ["divide", "add"]
     texts = {finding["title"]: finding["text"] for finding in shown["parts"][""]["findings"]}
     assert texts == SENTENCES
     assert shown["tested"]["divide"]["verdict"] == FAILS  # it has no label
