@@ -173,7 +173,7 @@ function circuits(operators, { heads, neurons }) {
   }
   if (own(neurons).length) {
     const numbers = own(neurons).map((row) => row.neurons_per_layer);
-    groups.push([`${span(numbers)} neurons per late layer and these heads kept`, own(neurons)]);
+    groups.push([`${span(numbers)} neurons per late layer, same heads`, own(neurons)]);
   }
   const marks = { value: "largest effect", control: "random", majority: "most frequent answer" };
   const text = "The right end is the accuracy of the whole model.";
