@@ -494,6 +494,17 @@ def test_the_starter_is_filled_exactly_and_fetched_with_checks(
     assert last == "2 files of them new, 1 others removed"
     assert objects(starter.FOLDER).keys() == sums
     assert starter.fill(Repo())[1] == "0 files of them new, 0 others removed"
+    with monkeypatch.context() as patch:
+        patch.setattr(starter, "MOST", 1)
+        with pytest.raises(SystemExit, match=r"MB are more than .*; leave out more tables"):
+            starter.fill(Repo())
+    [cached] = with_content(project / ".dvc/cache", Path(files[0]).read_bytes())
+    whole = cached.read_bytes()
+    replaced(cached, b"another table")
+    with pytest.raises(SystemExit, match=f"make starter: {cached} in DVC's cache is damaged"):
+        starter.fill(Repo())
+    replaced(cached, whole)
+    assert objects(starter.FOLDER).keys() == sums
     run_in(project, "git", "add", "params.yaml", ".dvc/config", str(starter.FOLDER))
     run_in(project, "git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "filled")
 

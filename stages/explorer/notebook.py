@@ -117,6 +117,9 @@ def ablate(
         raise ExplorerError(f"replacement is {replacement!r}; it must be {allowed}")
     if isinstance(prompts, str) or not prompts:
         raise ExplorerError(f"prompts is {prompts!r}; it must be a list, such as ['226-68']")
+    if not neurons or isinstance(neurons[0], int):
+        problem = "it must be a list of layers and neurons, such as [(2, 489)]"
+        raise ExplorerError(f"neurons is {neurons!r}; {problem}")
     frames = []
     with _opened() as explorer:
         project, live = explorer.project, explorer.models.wait(subject)

@@ -10,8 +10,8 @@ that a heuristic describes beyond chance (criterion fdr). It holds for an operat
   than equally many random neurons (their intervals do not overlap), and than the most frequent
   answer;
 * needed: they keep more than all late neurons without a heuristic do;
-* selective: ablating one heuristic's neurons lowers the answer's logit more on the heuristic's own
-  prompts than on others, and more so than ablating other neurons does (p <= LEVEL).
+* selective: ablating one heuristic's neurons lowers the answer's logit, and more on the heuristic's
+  own prompts than on others, and more so than ablating other neurons does (p <= LEVEL).
 """
 
 import sys
@@ -198,10 +198,9 @@ def only(every: Results, operator: str) -> Results:
 
 def is_enough(row: dict[str, Any]) -> bool | None:
     """Return whether neurons with a heuristic keep more than controls; None if it is unknown."""
-    if row["low"] is None:
+    if None in (row["low"], row["control_high"], row["majority"]):
         return None
-    controls = [row["control_high"], row["control"], row["majority"]]
-    return row["low"] > max(value for value in controls if value is not None)
+    return row["low"] > max(row["control_high"], row["majority"])
 
 
 def is_needed(row: dict[str, Any]) -> bool | None:
@@ -212,10 +211,15 @@ def is_needed(row: dict[str, Any]) -> bool | None:
 
 
 def is_selective(row: dict[str, Any]) -> bool | None:
-    """Return whether ablations hurt the heuristics' own prompts; None if there is no test."""
+    """Return whether ablations hurt the heuristics' own prompts most; None if there is no test.
+
+    The test compares with other neurons. It would also hold if these neurons did not hurt at all,
+    and others hurt the wrong prompts, so the change of the logit counts as well.
+    """
     if row["p_value"] is None:
         return None
-    return row["p_value"] <= LEVEL and row["difference"] > 0
+    is_own = row["associated"] < min(row["other"], 0)
+    return row["p_value"] <= LEVEL and row["difference"] > 0 and is_own
 
 
 # prediction -> the query whose rows tell, and the test of a row
@@ -249,21 +253,27 @@ def verdict(holds: Sequence[bool | None], is_without_labels: bool) -> str:
 
 
 def _without_labels(part: Results) -> bool:
-    return "labels" in part and not part["labels"]["value"].sum()
+    """Return whether no neuron has a label.
+
+    Redundant matches are not labels, but the tests count their neurons (criterion fdr). So tested
+    neurons are evidence to the contrary.
+    """
+    is_tested = "alone" in part or "selective" in part
+    return "labels" in part and not part["labels"]["value"].sum() and not is_tested
 
 
 def overall(verdicts: Sequence[str]) -> str:
     """Return the verdict on several operators together."""
-    tested = set(verdicts) - {UNTESTED}
-    if not tested:
+    known = set(verdicts) - {UNTESTED}
+    if not known:
         return UNTESTED
-    return tested.pop() if len(tested) == 1 else PARTLY
+    return known.pop() if len(known) == 1 else PARTLY
 
 
 def reasons(part: Results) -> list[str]:
     """Return sentences on the predictions of the bag of heuristics."""
     if _without_labels(part):
-        return ["No neuron has a heuristic that describes it beyond chance."]
+        return ["No neuron has a label: no heuristic describes a neuron beyond chance."]
     sentences: list[str] = []
     for prediction, (name, test) in PREDICTIONS.items():
         if name in part:
@@ -282,7 +292,8 @@ def _enough(holds: pl.DataFrame, fails: pl.DataFrame) -> list[str]:
     if fails.height:
         sentences.append(
             f"{own} {span(fails, 'value', names=False)} for {_names(fails)}, not clearly more than "
-            f"random neurons ({span(fails, 'control', names=False)})."
+            f"both random neurons ({span(fails, 'control', names=False)}) and the most frequent "
+            f"answer ({span(fails, 'majority', names=False)})."
         )
     return sentences
 
@@ -290,8 +301,8 @@ def _enough(holds: pl.DataFrame, fails: pl.DataFrame) -> list[str]:
 def _needed(holds: pl.DataFrame, fails: pl.DataFrame) -> list[str]:
     if fails.height:
         return [
-            f"All other late neurons keep {span(fails, 'rest', names=False)} for {_names(fails)}, "
-            "so these answers do not need a heuristic."
+            f"All other late neurons keep {span(fails, 'rest', names=False)} for {_names(fails)}; "
+            "those with a heuristic do not keep clearly more."
         ]
     if holds.height:
         return [f"All other late neurons keep {span(holds, 'rest', names=False)}."]
@@ -306,7 +317,10 @@ def _hurt(holds: pl.DataFrame, fails: pl.DataFrame) -> list[str]:
             f"for {_names(holds)}."
         )
     if fails.height:
-        sentences.append(f"For {_names(fails)}, an ablation does not hurt these prompts most.")
+        sentences.append(
+            f"For {_names(fails)}, ablating one heuristic does not lower the answer's logit "
+            "significantly more on the heuristic's own prompts."
+        )
     return sentences
 
 
@@ -329,10 +343,10 @@ def findings(part: Results) -> list[Finding]:
 
 
 def _accuracy(rows: pl.DataFrame) -> str:
-    text = f"The model answers {span(rows, 'value')} of all cells correctly"
+    text = f"The model predicts the answer correctly in {span(rows, 'value')} of all cells"
     if rows["held_out"].null_count() == rows.height:
         return f"{text}."
-    return f"{text}, and {span(rows, 'held_out', names=False)} of held-out cells."
+    return f"{text}, and in {span(rows, 'held_out', names=False)} of held-out cells."
 
 
 def _heads(rows: pl.DataFrame) -> str:
@@ -345,7 +359,7 @@ def _heads(rows: pl.DataFrame) -> str:
             f"equally many random heads {span(reached, 'control', names=False)}."
         )
     if missed.height:
-        sentences.append(f"For {_names(missed)}, only all heads together reach the target.")
+        sentences.append(f"For {_names(missed)}, no fewer heads than all are faithful enough.")
     return " ".join(sentences)
 
 
@@ -363,9 +377,11 @@ def _late(rows: pl.DataFrame) -> str:
 
 def _neurons(rows: pl.DataFrame) -> str:
     return (
-        f"{count(rows, 'neurons_per_layer')} neurons per late layer keep an accuracy of "
-        f"{span(rows, 'value')}, equally many random neurons "
-        f"{span(rows, 'control', names=False)}."
+        "With only the circuit's heads, the "
+        f"{count(rows, 'neurons_per_layer')} neurons of largest logit effect per late layer keep "
+        f"an accuracy of {span(rows, 'value')}, equally many random neurons "
+        f"{span(rows, 'control', names=False)}. Averaged over operators, no other number of "
+        "neurons differs more."
     )
 
 
@@ -409,13 +425,13 @@ def _mediation(rows: pl.DataFrame) -> str:
     for condition, when in CONDITIONS.items():
         part = rows.filter(condition=condition).drop_nulls("value")
         if part.height:
-            parts.append(f"{span(part, 'value')} when {when}")
+            parts.append(f"{span(part, 'value', names=False)} when {when}")
     if not parts:
         return "The effects of MLPs are too small to compare layers."
-    equal = span(rows, "without_effect")
+    equal = span(rows, "without_effect", names=False)
     return (
-        f"The late half of the MLPs has {' and '.join(parts)}, as a share of all MLPs' effects. "
-        f"With equal effects it would be {equal}."
+        f"At the last position, the late half of the MLPs has {' and '.join(parts)}, as a share of "
+        f"the effects of all MLPs at all positions. If all effects were equal, it would be {equal}."
     )
 
 
@@ -423,9 +439,10 @@ def _claims(rows: pl.DataFrame) -> str:
     verdicts = dict(rows.group_by("verdict").len().iter_rows())
     good, bad = verdicts.get("reproduced", 0), verdicts.get("not reproduced", 0)
     untested = rows.height - good - bad
+    statements = rows["claim"].n_unique()
     return (
-        f"Of {rows.height} published statements, by operator, {good} are reproduced, {bad} are "
-        f"not, and {untested} are not testable on this model."
+        f"{statements} published statements have {rows.height} verdicts, most of them by operator: "
+        f"{good} reproduced, {bad} not reproduced, {untested} not testable on this model."
     )
 
 
@@ -450,8 +467,9 @@ SENTENCES: dict[str, tuple[str, str, Callable[[pl.DataFrame], str]]] = {
 def claims(every: Results) -> list[dict[str, Any]]:
     """Return the statements, each with its verdicts by operator ("" is all operators)."""
     listed: dict[str, dict[str, Any]] = {}
-    rows = every.get("claims", pl.DataFrame())
-    for row in rows.sort("claim", maintain_order=True).iter_rows(named=True) if rows.width else ():
+    if "claims" not in every:
+        return []
+    for row in every["claims"].sort("claim", maintain_order=True).iter_rows(named=True):
         own = {"claim": row["claim"], "source": row["source"], "statement": row["statement"]}
         entry = listed.setdefault(row["claim"], own | {"verdicts": {}})
         entry["verdicts"][row["operator"] or ""] = row["verdict"]
@@ -499,8 +517,8 @@ def count(rows: pl.DataFrame, column: str) -> str:
 
 def _names(rows: pl.DataFrame) -> str:
     """Return the names of the rows' operators as an enumeration."""
-    names = list(map(NAMES.__getitem__, rows["operator"]))
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    *before, last = map(NAMES.__getitem__, rows["operator"])
+    return f"{', '.join(before)} and {last}" if before else last
 
 
 def main(subject: str) -> None:

@@ -79,8 +79,15 @@ def test_the_quickstart_runs(micro_copy: Path, monkeypatch: pytest.MonkeyPatch):
         neuron_map("abacus", 9, 0)
     with pytest.raises(ExplorerError, match="it must be mean or zero"):
         ablate("abacus", ["1+1"], [(0, 1)], "median")
-    with pytest.raises(ExplorerError, match="it must be a list"):
+    with pytest.raises(ExplorerError, match="it must be a list, such as"):
         ablate("abacus", "1+1", [(0, 1)])
+
+
+@pytest.mark.parametrize("neurons", [[], (2, 489)])
+def test_neurons_that_are_not_a_list_of_pairs_are_refused(neurons: list | tuple):
+    """Without neurons, the table would silently lack the ablation."""
+    with pytest.raises(ExplorerError, match=r"neurons is .*; it must be a list of layers"):
+        ablate("abacus", ["1+1"], neurons)
 
 
 def test_an_own_model_is_added_and_drawn(micro_copy: Path, monkeypatch: pytest.MonkeyPatch):

@@ -44,10 +44,177 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
     tests += [ablated("multiply", measure, 0.3) for measure in ("logit", "accuracy")]
     folder = tmp_path / "data/s/bag"
     folder.mkdir(parents=True)
-    pl.DataFrame(alone).write_parquet(folder / "bag_alone.parquet")
-    pl.DataFrame(tests).write_parquet(folder / "knockout_tests.parquet")
+    for name, rows in (("bag_alone", alone), ("knockout_tests", tests)):
+        table = pl.DataFrame(rows)
+        number = pl.col("^accuracy|associated$") / 2
+        zero = table.with_columns(number, ablation=pl.lit("zero"))
+        threshold = table.with_columns(number, criterion=pl.lit("threshold"))
+        pl.concat([zero, threshold, table]).write_parquet(folder / f"{name}.parquet")
     monkeypatch.chdir(tmp_path)
     return findings.collected(database(["bag_alone", "knockout_tests"], "s"), "s", OPERATORS)
+
+
+# Rows of tables about two operators: the first column is the model, after it the named columns.
+# "x" is another model, whose rows must not count.
+TABLES = {
+    "store/accuracy": """
+        operator,split,accuracy,cells
+        add,train,1.0,300
+        add,held-out,0.6,100
+        divide,train,0.5,10
+        divide,held-out,0.25,10""",
+    "circuit/circuit_heads": """
+        operator,layer,head,reached
+        add,0,0,true
+        add,1,1,true
+        divide,0,0,false""",
+    "circuit/smallest_circuits": """
+        operator,target,heads,accuracy,random_accuracy,majority_accuracy
+        add,0.5,1,0.1,0.01,0.02
+        add,0.8,2,0.9,0.05,0.02
+        add,0.9,2,0.9,0.05,0.02""",
+    "circuit/component_effects": """
+        operator,component,layer,head
+        add,head,0,0
+        divide,head,0,0
+        add,head,1,1
+        add,head,1,2
+        add,mlp,1,3""",
+    "circuit/late_layers": """
+        first_layer,layers,accuracy
+        1,3,0.875""",
+    "neurons/faithfulness": """
+        operator,experiment,circuit,neurons_per_layer,accuracy,majority_accuracy
+        add,neuron_circuit,logit_effect,5,0.3,0.02
+        add,neuron_circuit,random,5,0.1,0.02
+        add,neuron_circuit,logit_effect,10,0.9,0.02
+        add,neuron_circuit,effect,10,1.0,0.02
+        add,neuron_circuit,random,10,0.25,0.02
+        add,neuron_circuit,random,10,0.35,0.02
+        add,neuron_circuit,logit_effect,20,0.95,0.02
+        add,neuron_circuit,random,20,0.8,0.02
+        add,head_circuit,random,10,1.0,0.02""",
+    "heuristics/labels": """
+        operator,layer,neuron,heuristic
+        add,0,1,a
+        add,0,1,b
+        add,1,1,a""",
+    "neurons/neuron_variances": """
+        operator,layer,neuron
+        add,0,1
+        add,1,1
+        add,1,2
+        divide,0,1
+        divide,1,1
+        divide,1,2""",
+    "theories/theories": """
+        operator,theory,parameters,what,value
+        add,mean,0,accuracy,0.0
+        add,bag,2,accuracy,0.75
+        add,bag,2,restored,0.1
+        add,bag,4,accuracy,0.99
+        add,waves,2,accuracy,0.5
+        add,helix,2,accuracy,0.25
+        divide,bag,2,accuracy,0.5""",
+    "mediation/relative_importance": """
+        task,condition,operator,which,importance,without_effect
+        arithmetic,result_varies,all,all,0.75,0.1
+        arithmetic,result_fixed,all,all,0.25,0.2
+        arithmetic,result_varies,all,answered,0.8,0.3
+        arithmetic,result_varies,add,all,0.9,0.3
+        factual,result_varies,all,all,0.85,0.3""",
+    "claims/claims": """
+        claim,operator,source,statement,verdict
+        c,add,"study, Sec. 1",A statement.,reproduced
+        c,divide,"study, Sec. 1",A statement.,not testable here
+        d,,study,Another statement.,not reproduced""",
+}
+SENTENCES = {
+    "Accuracy": "The model predicts the answer correctly in 0.38 (division) to 0.90 (addition) of "
+    "all cells, and in 0.25 to 0.60 of held-out cells.",
+    "Heads": "2 of 3 attention heads keep an accuracy of 0.90, equally many random heads 0.05. For "
+    "division, no fewer heads than all are faithful enough.",
+    "Late layers": "A linear probe reads the answer from layer 1 on, with an accuracy of 0.88. So "
+    "layers 1 to 2 are late.",
+    "Neurons": "With only the circuit's heads, the 10 neurons of largest logit effect per late "
+    "layer keep an accuracy of 0.90, equally many random neurons 0.30. Averaged over operators, no "
+    "other number of neurons differs more.",
+    "Heuristics": "0 to 2 of 3 neurons have a label: a heuristic describes them beyond chance.",
+    "Theories": "Accuracy with simple formulas in place of each late neuron: 2 heuristics 0.50 to "
+    "0.75, 2 Fourier components 0.50, 2 terms of a helix 0.25.",
+    "Mediation": "At the last position, the late half of the MLPs has 0.75 when the result varies "
+    "and 0.25 when both results are equal, as a share of the effects of all MLPs at all positions. "
+    "If all effects were equal, it would be 0.10 to 0.20.",
+    "Claims": "2 published statements have 3 verdicts, most of them by operator: 1 reproduced, 1 "
+    "not reproduced, 1 not testable on this model.",
+}
+
+
+def test_every_query_gives_its_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    for name, text in TABLES.items():
+        rows = pl.read_csv(text.replace(" " * 8, "").strip().encode())
+        other = rows.with_columns(pl.col(pl.Float64) / 2).head(1)
+        path = tmp_path / f"data/s/{name}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        both = [rows.with_columns(subject=pl.lit("s")), other.with_columns(subject=pl.lit("x"))]
+        pl.concat(both).write_parquet(path)
+    data = database([Path(name).name for name in TABLES], "s")
+    shown = findings.collected(data, "s", ("divide", "add"))
+    assert [row["operator"] for row in shown["charts"]["heads"]] == ["divide", "add"]
+    texts = {finding["title"]: finding["text"] for finding in shown["parts"][""]["findings"]}
+    assert texts == SENTENCES
+    assert shown["tested"]["divide"]["verdict"] == FAILS  # it has no label
+    assert shown["parts"]["divide"]["reasons"][0].startswith("No neuron has a label")
+    assert shown["tested"]["add"]["verdict"] == UNTESTED
+    [first, second] = shown["claims"]
+    assert first["verdicts"] == {"add": "reproduced", "divide": "not testable here"}
+    assert second["verdicts"] == {"": "not reproduced"}
+
+
+def test_tested_neurons_count_although_none_has_a_label():
+    rows = pl.DataFrame(kept("add", "heuristic", 0.8, 274)).rename({"ci_low": "low"})
+    controls = pl.DataFrame({"control_high": [0.2], "rest_high": [0.3], "majority": [0.1]})
+    labels = pl.DataFrame({"operator": ["add"], "value": [0], "total": [3]})
+    every = {"alone": pl.concat([rows, controls], how="horizontal"), "labels": labels}
+    assert findings.tested(every, "add") == {
+        "enough": True, "needed": True, "selective": None, "verdict": PARTLY,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("low", "control_high", "majority", "rest_high", "outcome"),
+    [
+        (0.75, 0.7, 0.5, 0.7, (True, True)),
+        (0.75, 0.8, 0.5, 0.8, (False, False)),
+        (0.75, 0.7, 0.8, 0.7, (False, True)),
+        (0.75, None, 0.5, None, (None, None)),
+        (None, 0.7, 0.5, 0.7, (None, None)),
+    ],
+)
+def test_neurons_are_compared_with_every_control(
+    low: float, control_high: float, majority: float, rest_high: float, outcome: tuple
+):
+    row = {"low": low, "control_high": control_high, "majority": majority, "rest_high": rest_high}
+    assert (findings.is_enough(row), findings.is_needed(row)) == outcome
+
+
+@pytest.mark.parametrize(
+    ("p_value", "difference", "associated", "other", "outcome"),
+    [
+        (0.01, 2.0, -2.5, -0.5, True),
+        (0.01, 2.0, -0.5, -0.5, False),  # not more on its own prompts
+        (0.01, 2.0, 0.25, 0.5, False),  # does not hurt
+        (0.01, -2.0, -2.5, -0.5, False),  # other neurons hurt more
+        (0.06, 2.0, -2.5, -0.5, False),
+        (None, 2.0, -2.5, -0.5, None),
+    ],
+)
+def test_an_ablation_is_selective_if_it_hurts_the_own_prompts_most(
+    p_value: float, difference: float, associated: float, other: float, outcome: bool | None
+):
+    row = {"p_value": p_value, "difference": difference, "associated": associated, "other": other}
+    assert findings.is_selective(row) is outcome
 
 
 def test_the_bag_holds_if_it_is_enough_needed_and_selective(shown: dict):
@@ -63,7 +230,18 @@ def test_the_bag_holds_if_it_is_enough_needed_and_selective(shown: dict):
 def test_sentences_have_the_numbers_of_the_tables(shown: dict):
     reasons = " ".join(shown["parts"][""]["reasons"])
     assert "alone, keep 0.80 of the correct answers, equally many random neurons 0.16." in reasons
-    assert "They keep 0.29 for multiplication, not clearly more than random neurons" in reasons
+    assert (
+        "They keep 0.29 for multiplication, not clearly more than both random neurons (0.26) and "
+        "the most frequent answer (0.02)." in reasons
+    )
+    assert (
+        "All other late neurons keep 0.99 for multiplication; those with a heuristic do not keep "
+        "clearly more." in reasons
+    )
+    assert reasons.endswith(
+        "For multiplication, ablating one heuristic does not lower the answer's logit "
+        "significantly more on the heuristic's own prompts."
+    )
     texts = {finding["title"]: finding["text"] for finding in shown["parts"]["add"]["findings"]}
     assert texts.keys() == {"The bag alone", "Ablation"}
     assert texts["The bag alone"].startswith("274 late neurons have a heuristic. They alone keep")

@@ -32,10 +32,10 @@ const MAPS = 4; // maps beside the answer
  * isLate: whether people have selected something else in the meantime.
  */
 async function showFindings(about, operator, isLate) {
-  const found = await read(`${about.subject}/findings`, null);
+  const first = await read(`${about.subject}/findings`, null);
   if (isLate()) return;
   byId("question").textContent = `Does the bag of heuristics hold for ${about.subject}?`;
-  const part = found?.parts[operator];
+  const part = first?.parts[operator];
   if (!part) {
     const why = operator ? withoutPrompts(about.subject, operator) : "There are no findings yet.";
     byId("answer").replaceChildren(make("p", {}, why));
@@ -47,13 +47,13 @@ async function showFindings(about, operator, isLate) {
   const verdict = make("p", { className: "verdict" }, part.answer);
   byId("answer").replaceChildren(verdict, make("p", {}, reasons));
   const own = operator ? [operator] : about.operators;
-  const listed = claimsOf(found.claims, operator);
-  byId("tested").replaceChildren(scores(own, found.tested), ...summary(listed));
+  const listed = claimsOf(first.claims, operator);
+  byId("tested").replaceChildren(scores(own, first.tested), ...summary(listed));
   byId("sentences").replaceChildren(...part.findings.map(sentenceOf));
   byId("all-verdicts").replaceChildren(...verdicts(listed));
   const maps = await mapsOf(about.subject, own);
   if (isLate()) return;
-  const figures = [maps, circuits(own, found.charts), alone(own, found.charts)];
+  const figures = [maps, circuits(own, first.charts), alone(own, first.charts)];
   byId("charts").replaceChildren(...figures.filter(Boolean));
 }
 
@@ -173,7 +173,7 @@ function circuits(operators, { heads, neurons }) {
   }
   if (own(neurons).length) {
     const numbers = own(neurons).map((row) => row.neurons_per_layer);
-    groups.push([`${span(numbers)} neurons per late layer kept`, own(neurons)]);
+    groups.push([`${span(numbers)} neurons per late layer, same heads`, own(neurons)]);
   }
   const marks = { value: "largest effect", control: "random", majority: "most frequent answer" };
   const text = "The right end is the accuracy of the whole model.";
@@ -189,7 +189,7 @@ function alone(operators, charts) {
     rest: "all without one",
     majority: "most frequent answer",
   };
-  const text = "All other late neurons take their mean. Lines are intervals of 95 %.";
+  const text = "All other late neurons take their mean. Lines are bootstrap intervals.";
   const groups = [["late neurons kept", rows]];
   const title = "Accuracy with heuristics alone";
   return rows.length ? dots(title, text, "bag-alone", groups, marks) : null;
@@ -228,7 +228,7 @@ function dots(title, text, item, groups, marks) {
   for (const value of [0, 0.5, 1]) {
     parts.push(svg("text", { x: x(value), y: y + 8, class: "tick" }, String(value)));
   }
-  const words = groups.flatMap(([above, rows]) => rows.map((row) => told(above, row, marks)));
+  const words = groups.flatMap(([above, rows]) => rows.map((row) => described(above, row, marks)));
   const box = { viewBox: `0 0 ${WIDTH} ${y + 12}`, role: "img", "aria-label": words.join("; ") };
   const legend = Object.entries(marks).map(([name, meaning]) => {
     const symbol = svg("svg", { viewBox: "0 0 12 12", "aria-hidden": "true" }, mark(name, 6, 6, 4));
@@ -238,7 +238,7 @@ function dots(title, text, item, groups, marks) {
   return chart(title, text, item, svg("svg", box, ...parts), symbols);
 }
 
-function told(above, row, marks) {
+function described(above, row, marks) {
   const values = Object.entries(marks).filter(([name]) => typeof row[name] === "number");
   const texts = values.map(([name, meaning]) => `${meaning} ${written(row[name])}`);
   return `${row.operator}, ${above}: ${texts.join(", ")}`;
@@ -292,7 +292,7 @@ function claimsOf(claims, operator) {
 /** Returns one bar of all verdicts. */
 function summary(claims) {
   if (!claims.length) return [];
-  const link = make("a", { href: "#all-verdicts" }, "Published statements by verdict");
+  const link = make("a", { href: "#all-verdicts" }, "Verdicts on published statements");
   const bars = make("div", { className: "bars" }, stack(claims));
   return [make("p", { className: "key" }, link), bars, key()];
 }

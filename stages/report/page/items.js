@@ -23,7 +23,7 @@ function showItem(item, selected, tables, figures) {
   const place = document.getElementById(item.id);
   const pictures = item.figures.flatMap((figure) => drawn(figure, item, selected, figures));
   showFigures(place, pictures);
-  if (!item.table) return pictures.length > 0;
+  if (!item.table) return pictures.some(({ tagName }) => tagName === "FIGURE");
   const table = tables[item.id];
   const rows = rowsOf(item, selected, table);
   place.querySelector(".rows").replaceChildren(...rows);
@@ -51,11 +51,15 @@ function showFigures(place, [first, ...others]) {
   place.querySelector(".enlarge").hidden = !place.querySelector(".figures .card");
 }
 
-/** Says how many rows the table has. A table without rows says why, and cannot be closed. */
+/**
+ * Says how many rows the table has. A table without rows says why, and cannot be closed. A table
+ * that people have opened stays open for the next model or operator.
+ */
 function showCount(details, item, table, operator) {
   const rows = table ? rowsAbout(table, item.operators, operator).length : 0;
+  const wasOpened = details.open && !details.classList.contains("empty");
   details.classList.toggle("empty", !rows);
-  details.open = !rows;
+  details.open = !rows || wasOpened;
   const count = rows === 1 ? "1 row" : `${rows} rows`;
   details.querySelector(".count").textContent = `Table, ${count}`;
 }

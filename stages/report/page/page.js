@@ -28,7 +28,7 @@ async function show() {
   await offer(about, selected.operator);
   if (turn !== shows) return;
   const what = `${name}, ${selected.operator || "all operators"}`;
-  const count = `${filled.length} of ${declared.items.length} findings have data`;
+  const count = `${filled.length} of ${declared.items.length} figures and tables have data`;
   document.getElementById("status").textContent = `Showing ${what}: ${count}.`;
   document.body.dataset.shown = `${name} ${selected.operator}`.trim();
 }
@@ -92,8 +92,9 @@ addEventListener("hashchange", reveal);
 subjects.onchange = operators.onchange = show;
 themed();
 follow();
-if ("DecompressionStream" in globalThis) await show();
+// the newest functions that the scripts use
+if ("DecompressionStream" in globalThis && Map.groupBy) await show();
 else {
-  const problem = "This browser cannot unpack the data of this page";
-  document.getElementById("about").textContent = `${problem}; use a browser of 2023 or later.`;
+  const problem = "This browser cannot show the data of this page";
+  document.getElementById("about").textContent = `${problem}; use a browser of April 2024 or later.`;
 }
