@@ -166,7 +166,7 @@ def folder_pages(path: str) -> dict[str, str]:
     """Return the page that lists a folder's files, and the pages of these files."""
     folder = ROOT / path
     links = []
-    texts = {}
+    texts: dict[str, str] = {}
     for name in sorted(entry.name for entry in folder.iterdir() if entry.name != "__pycache__"):
         is_generated = is_source(f"{path}/{name}")
         page = f"{name}.md" if is_generated else name
