@@ -1,10 +1,11 @@
 """The documentation's site: links lead somewhere, every page is in the menu, queries have rows.
 
-These tests read the pages that mkdocs gets. They do not need mkdocs, which `make test` does not
-install; `make site` stops at a dead link, too.
+These tests read the pages that mkdocs gets, and do not need mkdocs: `make test` does not install
+it. `make site` stops at a dead link, too.
 """
 
 import re
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,13 @@ import yaml
 
 from stages.lib import dictionary
 from stages.lib.console import plot
-from stages.lib.sql.database import connect
+from stages.lib.sql.database import QueryError, connect
 from stages.site import gallery, pages
 from tests.micro import ROOT
 
 PAGES = pages.pages()
 GALLERY = pages.gallery()
-LARGEST_GALLERY = 300_000  # bytes; Git keeps every version of a picture
+LARGEST_GALLERY = 300_000  # bytes: Git keeps every version of a picture
 
 
 def prose(page: str) -> str:
@@ -30,14 +31,6 @@ def anchors(page: str) -> set[str]:
     headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
     words = [re.sub(r"[^\w\s-]", "", heading).strip().lower() for heading in headings]
     return {re.sub(r"\s", "-", text) for text in words}
-
-
-def listed(menu: list | dict | str) -> list[str]:
-    """Return the pages of a menu, in its order."""
-    if isinstance(menu, str):
-        return [menu]
-    parts = menu.values() if isinstance(menu, dict) else menu
-    return [page for part in parts for page in listed(part)]
 
 
 def test_every_link_leads_to_a_page_or_picture_and_to_a_heading():
@@ -53,10 +46,11 @@ def test_every_link_leads_to_a_page_or_picture_and_to_a_heading():
 
 
 def test_the_menu_has_every_page_once():
-    menu = listed(pages.navigation())
+    menu = pages.listed(pages.navigation())
     own = re.compile(rf"{pages.TABLES}|.*\.ipynb\.md$")
     generated = {*filter(own.match, PAGES)}
-    assert sorted(menu) == sorted({*pages.written(), f"{pages.GALLERY}/index.md"} | generated)
+    in_repository = {*pages.markdown_files(), f"{pages.GALLERY}/index.md"}
+    assert sorted(menu) == sorted(in_repository | generated)
 
 
 def test_the_dictionary_has_every_column():
@@ -66,27 +60,54 @@ def test_the_dictionary_has_every_column():
         assert re.findall(r"^\| `(\w+)`", section, re.MULTILINE) == list(table.columns)
 
 
-def test_the_glossary_is_short_and_ordered_by_topic():
-    terms = re.findall(r"^### (.+)$", PAGES["docs/glossary.md"], re.MULTILINE)
-    assert len({*terms}) == len(terms) <= 40
+def test_the_menu_names_notes_with_their_acronyms():
+    titles = {title for entry in pages.notes_menu() for title in entry}
+    assert {"GPU", "Testing and CI", "SQL and joins", "Circuits and heuristics"} <= titles
+
+
+def test_the_glossary_is_short_and_every_term_has_a_topic():
+    topics = PAGES["docs/glossary.md"].split("\n## ")
+    terms = [re.findall(r"^### (.+)$", topic, re.MULTILINE) for topic in topics]
+    assert terms[0] == []
+    assert len(terms) >= 5
+    assert all(terms[1:])
+    names = list(chain(*terms))
+    assert len({*names}) == len(names) <= 40
 
 
 def test_an_item_of_a_list_keeps_its_table():
     """Python-Markdown ends a list at a paragraph that is indented by less than 4 blanks."""
     assert "\n    | column | values |\n" in PAGES["stages/circuit/README.md"]
-    assert pages.readable("README.md", "1. a\n\n   b\n    c") == "1. a\n\n    b\n        c"
+    assert pages.for_mkdocs("README.md", "1. a\n\n   b\n    c") == "1. a\n\n    b\n        c"
 
 
 def test_an_item_after_a_paragraph_begins_with_an_empty_line():
-    assert pages.readable("README.md", "* a\n* b\n\n  c\n* d") == "* a\n* b\n\n    c\n\n* d"
-    assert pages.readable("README.md", "* a:\n  1. b") == "* a:\n\n    1. b"
+    assert pages.for_mkdocs("README.md", "* a\n* b\n\n  c\n* d") == "* a\n* b\n\n    c\n\n* d"
+    assert pages.for_mkdocs("README.md", "* a:\n  1. b") == "* a:\n\n    1. b"
 
 
 def test_a_source_file_is_a_page_that_searches_skip():
     page = PAGES["stages/lib/sql/macros.sql.md"]
     assert "exclude: true" in page
     assert (ROOT / "stages/lib/sql/macros.sql").read_text() in page
+    assert page.endswith("\n````\n")
     assert "(stages/lib/sql/macros.sql.md)" in PAGES["README.md"]
+
+
+def test_a_folder_is_a_page_that_links_to_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder = tmp_path / "a/folder"
+    (folder / "__pycache__").mkdir(parents=True)
+    (folder / "x.csv").write_text("1,2")  # without a newline at its end
+    (folder / "y.png").write_bytes(b"\x89PNG")
+    (folder / "z.md").write_text("# z\n")
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    texts = pages.source_pages("a/folder")
+    assert {*texts} == {"a/folder.md", "a/folder/x.csv.md"}
+    assert texts["a/folder/x.csv.md"].endswith("\n1,2\n````\n")
+    links = re.findall(r"\((.+)\)", texts["a/folder.md"])
+    assert links == ["folder/x.csv.md", "folder/y.png", "folder/z.md"]
 
 
 def test_a_page_loads_nothing_from_the_network():
@@ -95,12 +116,14 @@ def test_a_page_loads_nothing_from_the_network():
     assert settings["strict"] is True
     [script] = settings["extra"]["polyfills"]
     assert "iframe-worker" in script  # otherwise the plugin offline loads one from the network
+    for page, text in PAGES.items():
+        assert not re.search(r"!\[[^\]]*\]\(\w+:|<(img|script|link|iframe) ", text), page
     for file in (ROOT / "stages/site/assets").iterdir():
         assert "http" not in file.read_text().replace("http://www.w3.org/2000/svg", ""), file
 
 
 def test_pictures_of_the_gallery_are_in_git_and_small():
-    drawn = [ROOT / picture.drawn for picture in GALLERY]
+    drawn = [ROOT / query.picture for query in GALLERY]
     assert 8 <= len(drawn) <= 12
     assert sum(file.stat().st_size for file in drawn) <= LARGEST_GALLERY
     assert sorted(drawn) == sorted((ROOT / pages.GALLERY).glob("*.webp"))
@@ -109,13 +132,33 @@ def test_pictures_of_the_gallery_are_in_git_and_small():
 def test_pictures_stay_as_they_are_without_the_tables_they_need(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ):
-    before = [(ROOT / picture.drawn).read_bytes() for picture in GALLERY]
+    before = [(ROOT / query.picture).read_bytes() for query in GALLERY]
     gallery.main([str(tmp_path)])
     lines = capsys.readouterr().out.splitlines()
-    for line, picture in zip(lines, GALLERY, strict=True):
-        name = Path(picture.drawn).name
+    for line, query in zip(lines, GALLERY, strict=True):
+        name = Path(query.picture).name
         assert line.startswith(f"gallery: {name} stays as it is: There is no table ")
-    assert [(ROOT / picture.drawn).read_bytes() for picture in GALLERY] == before
+    assert [(ROOT / query.picture).read_bytes() for query in GALLERY] == before
+
+
+def test_an_error_in_a_query_of_the_gallery_is_not_hidden(monkeypatch: pytest.MonkeyPatch):
+    def with_an_error(database: object, query: pages.GalleryQuery) -> None:
+        raise QueryError("The column place is now rank.")
+
+    monkeypatch.setattr(gallery, "draw", with_an_error)
+    with pytest.raises(QueryError, match="now rank"):
+        gallery.main([])
+
+
+def test_a_query_of_the_gallery_begins_with_a_title_and_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / pages.GALLERY).mkdir(parents=True)
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    for comment in ("", "-- A title alone\n"):
+        (tmp_path / pages.GALLERY / "01-x.sql").write_text(f"{comment}select 1\n")
+        with pytest.raises(ValueError, match=r"01-x\.sql does not begin with a title and a note"):
+            pages.gallery()
 
 
 @pytest.fixture(scope="module")
@@ -124,10 +167,8 @@ def database(micro: Path):
         yield opened
 
 
-@pytest.mark.parametrize("picture", GALLERY, ids=lambda picture: Path(picture.path).stem)
-def test_a_query_of_the_gallery_has_rows_to_draw(database, picture: pages.GalleryQuery):
-    frame = plot.rows(database.sql(picture.query, subject="abacus"))
+@pytest.mark.parametrize("query", GALLERY, ids=lambda query: Path(query.path).stem)
+def test_a_query_of_the_gallery_has_rows_to_draw(database, query: pages.GalleryQuery):
+    frame = plot.rows(database.sql(query.query, subject=pages.SUBJECT))
     assert frame.height >= 2
     assert plot.kind_of(frame) in plot.KINDS
-    assert picture.title
-    assert picture.note

@@ -1,7 +1,7 @@
 -- Map of one neuron
--- A neuron whose label on addition is a range of the result: the activation is large on a diagonal
--- band of the operand pairs. Among such neurons, its strongest Fourier component has the largest
--- share of the map.
+-- Activation on addition of a neuron whose label is a range of the result. The activation is large
+-- on a diagonal band, where the sum is in this range. Of all such neurons, the query selects the
+-- neuron whose strongest Fourier component explains most of the map's variance.
 select op1, op2, activation
 from activations
 where

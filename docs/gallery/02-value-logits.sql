@@ -1,6 +1,6 @@
 -- Numbers that one neuron promotes
--- The direct logit attribution of the same neuron's output weights, averaged over ten numbers each.
--- The neuron promotes the results on which it is active.
+-- Direct logit attribution of the same neuron's output weights, averaged over ten numbers each. The
+-- neuron promotes most the results on which it is active.
 select number // 10 * 10 as number_from, avg(logit) as logit
 from value_logits
 where

@@ -1,6 +1,6 @@
 -- Components that carry the answer to a sum
--- Logit effect of patching each MLP and head at each position with its counterfactual value. Nearly
--- all of the effect is at the last position: in the heads of layer 0 and in the MLPs.
+-- Logit effect of patching each MLP and head at each position with its value in the counterfactual
+-- prompt. Effects are large at the last position only: in the heads of layer 0 and in the MLPs.
 select
     position,
     case component when 'mlp' then 'MLP ' || layer else 'head ' || layer || '.' || head end as part,

@@ -1,6 +1,6 @@
 -- Circuits of heads
--- Faithfulness on addition when only some heads keep their output. Heads ranked by their effect
--- need far fewer heads than random ones.
+-- Faithfulness on addition when only some heads keep their output. Circuits of the heads with the
+-- largest effects need far fewer heads than circuits of random heads.
 select heads, avg(faithfulness) as faithfulness, circuit
 from head_faithfulness
 where subject = $subject and operator = 'add' and circuit in ('effect', 'logit_effect', 'random')

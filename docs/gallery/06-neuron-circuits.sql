@@ -1,5 +1,6 @@
 -- Neurons that addition needs
--- Accuracy when each late layer keeps its k strongest neurons, compared with k random neurons.
+-- Accuracy when each late layer keeps only the k neurons with the largest effects, or k random
+-- neurons. All other late neurons take their mean.
 select neurons_per_layer, avg(accuracy) as accuracy, circuit
 from faithfulness
 where

@@ -1,7 +1,7 @@
 -- The bag of heuristics alone
 -- Accuracy when the late layers keep only their heuristic neurons, as many random neurons, or the
--- rest; all other late neurons take their mean. The heuristic neurons carry sums and differences.
--- They do not carry products and quotients, for which the rest is more accurate.
+-- rest. All other late neurons take their mean. For sums and differences, the heuristic neurons are
+-- nearly enough. For products and quotients, the rest is more accurate than they are.
 select operator, accuracy, kept
 from bag_alone
 where

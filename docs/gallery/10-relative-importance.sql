@@ -1,6 +1,6 @@
 -- Late MLPs in causal mediation
--- Share of the late MLPs at the last position in the effects of all MLPs. It is large where the
--- result varies between the two prompts, and small where both have the same result.
+-- The late MLPs' share of the effects of all MLPs, at the last position. The share is larger where
+-- the two prompts differ in the result (result_varies) than where they share it (result_fixed).
 select task, importance, condition
 from relative_importance
 where subject = $subject and operator = 'all' and which = 'all' and importance is not null

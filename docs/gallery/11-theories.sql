@@ -1,6 +1,7 @@
 -- Three theories of the same neurons
--- Accuracy on addition when every late neuron takes a theory's prediction: heuristics (bag), a
--- helix, or Fourier components (waves). The theories have equal numbers of terms per neuron.
+-- Accuracy on addition when every late neuron takes the value that a theory predicts: heuristics
+-- (bag), a helix, or Fourier components (waves). All theories have the same number of parameters
+-- per neuron.
 select parameters, value as accuracy, theory
 from theories
 where

@@ -13,7 +13,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     texts = pages.pages()
-    menu = str(pages.navigation())
+    menu = pages.listed(pages.navigation())
     for page, text in texts.items():
         level = InclusionLevel.INCLUDED if page in menu else InclusionLevel.NOT_IN_NAV
         files.append(File.generated(config, page, content=text, inclusion=level))

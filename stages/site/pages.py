@@ -19,9 +19,11 @@ from stages.lib.core.vocabulary import CHAPTERS
 
 ROOT = Path(__file__).parents[2]
 GALLERY = "docs/gallery"
+SUBJECT = "abacus"  # the model of the gallery's pictures
 ROOMS = (*CHAPTERS, "explorer")
 TABLES = "docs/tables"  # a folder of the site, not of the repository
 PICTURES = {".png", ".svg", ".webp"}
+ACRONYMS = {"ci": "CI", "dvc": "DVC", "gpu": "GPU", "sql": "SQL"}  # in titles of notes
 LANGUAGES = {".py": "python", ".sql": "sql", ".yaml": "yaml", ".cff": "yaml"}
 GUIDES = {
     "Quickstart": "examples/quickstart.ipynb.md",
@@ -37,12 +39,15 @@ GUIDES = {
 FIRST_IN_SEARCHES = "---\nsearch:\n  boost: 4\n---\n\n"
 LINK = re.compile(r"\]\((?![a-z]+:)([^)#\s]+)(#[^)\s]*)?\)")
 FENCE = re.compile(r"(^ *```.*?^ *```$)", re.DOTALL | re.MULTILINE)
-MARKED = re.compile(r"([\\*_<\[\]|])")
+MARKUP = re.compile(r"([\\*_<\[\]|])")
 
 
 @dataclass(frozen=True)
 class GalleryQuery:
-    """A query of the gallery. title: what it shows; note: what to look at; drawn: its picture."""
+    """A query of the gallery.
+
+    path: its file, from the root; title: what it shows; note: what to look at; query: its SQL.
+    """
 
     path: str
     title: str
@@ -50,11 +55,12 @@ class GalleryQuery:
     query: str
 
     @property
-    def drawn(self) -> str:
+    def picture(self) -> str:
+        """Return the path of the query's picture, from the root."""
         return str(Path(self.path).with_suffix(".webp"))
 
 
-def written() -> list[str]:
+def markdown_files() -> list[str]:
     """Return the repository's Markdown files that are pages of the site."""
     paths = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*/*.md")]
     paths += [ROOT / "stages" / room / "README.md" for room in ROOMS]
@@ -63,14 +69,13 @@ def written() -> list[str]:
 
 def pages() -> dict[str, str]:
     """Return every page's Markdown by its path in the site."""
-    texts = {page: (ROOT / page).read_text(encoding="utf-8") for page in written()}
+    texts = {page: (ROOT / page).read_text(encoding="utf-8") for page in markdown_files()}
     texts |= tables() | {f"{GALLERY}/index.md": gallery_page()}
     sources: dict[str, str] = {}
     for page, text in texts.items():
-        for path in linked(page, text):
-            if is_source(path):
-                sources |= source_pages(path)
-        texts[page] = outside_code(text, partial(readable, page))
+        for path in filter(is_source, linked_paths(page, text)):
+            sources |= source_pages(path)
+        texts[page] = outside_code(text, partial(for_mkdocs, page))
     texts["docs/glossary.md"] = FIRST_IN_SEARCHES + texts["docs/glossary.md"]
     return texts | sources
 
@@ -82,7 +87,7 @@ def is_source(path: str) -> bool:
 
 
 def outside_code(text: str, change: Callable[[str], str]) -> str:
-    """Return a text with a change of everything but blocks of code."""
+    """Apply a change to a text, except to its blocks of code."""
     parts = FENCE.split(text)
     parts[::2] = map(change, parts[::2])
     return "".join(parts)
@@ -93,17 +98,18 @@ def target(page: str, link: str) -> str:
     return os.path.normpath(os.path.join(os.path.dirname(page), link))
 
 
-def linked(page: str, text: str) -> set[str]:
-    """Return what a page links to: paths from the root, pages and pictures included."""
+def linked_paths(page: str, text: str) -> set[str]:
+    """Return the paths that a page links to, from the root: pages, pictures and other files."""
     prose = "".join(FENCE.split(text)[::2])
     return {target(page, match[1]) for match in LINK.finditer(prose)}
 
 
-def readable(page: str, text: str) -> str:
-    """Return a page's prose as the generator reads it.
+def for_mkdocs(page: str, text: str) -> str:
+    """Return a page's prose in the form that mkdocs needs.
 
-    Links to source files lead to their pages. Items of lists are indented by 4, not 2 or 3, blanks,
-    which Python-Markdown takes for paragraphs of their own.
+    Links to source files lead to their pages. Contents of list items are indented by 4 blanks for
+    each level: Python-Markdown takes contents that are indented by 2 or 3 blanks for paragraphs
+    after the list.
     """
 
     def changed(match: re.Match[str]) -> str:
@@ -141,41 +147,61 @@ def notebook_page(path: str) -> dict[str, str]:
     for cell in json.loads((ROOT / path).read_text(encoding="utf-8"))["cells"]:
         text = "".join(cell["source"])
         parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
-    return {f"{path}.md": outside_code("\n\n".join(parts) + "\n", partial(readable, path))}
+    return {f"{path}.md": outside_code("\n\n".join(parts) + "\n", partial(for_mkdocs, path))}
 
 
 def source_pages(path: str) -> dict[str, str]:
-    """Return the page of a source file, or of a folder and its files. Searches skip them."""
+    """Return the pages of a source file, a notebook or a folder, by their paths in the site."""
     file = ROOT / path
     if file.suffix == ".ipynb":
         return notebook_page(path)
-    head = f"---\nsearch:\n  exclude: true\n---\n\n# {path}\n\n"
-    if not file.is_dir():
-        language = LANGUAGES.get(file.suffix, "text")
-        text = file.read_text(encoding="utf-8")
-        return {f"{path}.md": f"{head}```` {language}\n{text}````\n"}
-    names = sorted(entry.name for entry in file.iterdir())
-    listed = "".join(f"* [{name}]({file.name}/{name}.md)\n" for name in names)
-    texts = {f"{path}.md": head + listed}
-    for name in names:
-        texts |= source_pages(f"{path}/{name}")
-    return texts
+    if file.is_dir():
+        return folder_pages(path)
+    language = LANGUAGES.get(file.suffix, "text")
+    text = file.read_text(encoding="utf-8").rstrip("\n")
+    return {f"{path}.md": f"{source_head(path)}```` {language}\n{text}\n````\n"}
+
+
+def folder_pages(path: str) -> dict[str, str]:
+    """Return the page that lists a folder's files, and the pages of these files."""
+    folder = ROOT / path
+    links = []
+    texts: dict[str, str] = {}
+    for name in sorted(entry.name for entry in folder.iterdir() if entry.name != "__pycache__"):
+        is_generated = is_source(f"{path}/{name}")
+        page = f"{name}.md" if is_generated else name
+        links.append(f"* [{name}]({folder.name}/{page})\n")
+        if is_generated:
+            texts |= source_pages(f"{path}/{name}")
+    return {f"{path}.md": source_head(path) + "".join(links)} | texts
+
+
+def source_head(path: str) -> str:
+    """Return the top of a source's page: its title, and that searches skip it."""
+    return f"---\nsearch:\n  exclude: true\n---\n\n# {path}\n\n"
 
 
 def escaped(text: str) -> str:
-    """Return a description as Markdown that shows its characters. Code stays code."""
+    """Return a description as Markdown, with its special characters escaped. Code stays code."""
     parts = re.split(r"(`[^`]*`)", text)
-    parts[::2] = [MARKED.sub(r"\\\1", part) for part in parts[::2]]
+    parts[::2] = [MARKUP.sub(r"\\\1", part) for part in parts[::2]]
     return "".join(parts)
 
 
 @cache
 def documented() -> dict[str, dictionary.Table]:
+    """Return every table that a query or a stage describes, by its name."""
     return dictionary.tables(ROOT / "stages")
 
 
 def chapter(table: dictionary.Table) -> str:
+    """Return the folder of stages/ that a table is from."""
     return table.path.relative_to(ROOT / "stages").parts[0]
+
+
+def chapter_title(name: str) -> str:
+    """Return a chapter's title. The tables of lib are those of the executor."""
+    return "Executor" if name == "lib" else name.capitalize()
 
 
 def by_chapter() -> dict[str, list[dictionary.Table]]:
@@ -201,6 +227,7 @@ def with_links(text: str, table: dictionary.Table) -> str:
 
 
 def sentence(text: str) -> str:
+    """Return a text with a capital letter at its beginning."""
     return text[:1].upper() + text[1:]
 
 
@@ -209,7 +236,7 @@ def tables() -> dict[str, str]:
     lists = []
     texts = {}
     for name, members in by_chapter().items():
-        heading = "Executor" if name == "lib" else name.capitalize()
+        heading = chapter_title(name)
         lines = [f"## {heading}\n"]
         for table in members:
             meaning = sentence(escaped(first_sentence(table.meaning)))
@@ -219,12 +246,14 @@ def tables() -> dict[str, str]:
         texts[f"{TABLES}/{name}.md"] = "\n".join(parts)
     head = (
         "# Tables\n\nEvery table with its columns, types and units, in the order of the pipeline. "
-        "The text is that of `bag tables NAME`. Queries and stages contain it.\n\n"
+        "`bag tables NAME` prints the same text. It is part of the query or stage that makes the "
+        "table.\n\n"
     )
     return {f"{TABLES}/index.md": head + "\n\n".join(lists) + "\n"} | texts
 
 
 def table_section(table: dictionary.Table) -> str:
+    """Return the section of one table: its meaning, the file that makes it, and its columns."""
     path = table.path.relative_to(ROOT)
     lines = [
         f"## {table.name}\n",
@@ -240,30 +269,38 @@ def table_section(table: dictionary.Table) -> str:
 
 
 def gallery() -> list[GalleryQuery]:
-    """Return the queries of the gallery. A query's first comment is its title, then the note."""
-    pictures = []
+    """Return the queries of the gallery, in order.
+
+    The first line of a file's comment is the title, the other lines are the note. Raises ValueError
+    if a file does not begin with such a comment.
+    """
+    queries = []
     for file in sorted((ROOT / GALLERY).glob("*.sql")):
         text = file.read_text(encoding="utf-8")
         comment = dictionary.HEAD.match(text)[0]  # type: ignore[index]
-        query = text.removeprefix(comment)
-        title, *note = [line.removeprefix("--").strip() for line in comment.splitlines()]
         path = str(file.relative_to(ROOT))
-        pictures.append(GalleryQuery(path, title, " ".join(note), query.strip()))
-    return pictures
+        title, *note = [line.removeprefix("--").strip() for line in comment.splitlines()] or [""]
+        if not title or not note:
+            problem = f"{path} does not begin with a title and a note"
+            raise ValueError(f"{problem}; add a comment: the title, then lines on what to look at")
+        query = text.removeprefix(comment).strip()
+        queries.append(GalleryQuery(path, title, " ".join(note), query))
+    return queries
 
 
 def gallery_page() -> str:
     """Return the page of the gallery: each query with its picture."""
     parts = [
-        "# Gallery\n\nEach picture is one query of the default model's tables. "
-        "`bag plot` draws it, for another model with `-p subject=NAME`. Change a copy.\n"
+        f"# Gallery\n\nEach picture shows the result of one query on the model `{SUBJECT}`. The "
+        "command below it draws the picture; `-p subject=NAME` selects another model. To change a "
+        "picture, copy its query and edit the copy.\n"
     ]
-    for picture in gallery():
-        file, drawn = Path(picture.path).name, Path(picture.drawn).name
-        command = f"bag plot {picture.path} -p subject=abacus -o {Path(file).stem}.png"
+    for query in gallery():
+        file, picture = Path(query.path).name, Path(query.picture).name
+        command = f"bag plot {query.path} -p subject={SUBJECT} -o {Path(file).stem}.png"
         parts.append(
-            f"## {picture.title}\n\n{picture.note}\n\n![{picture.title}]({drawn})\n\n"
-            f'``` sql title="{file}"\n{picture.query}\n```\n\n```sh\n{command}\n```\n'
+            f"## {query.title}\n\n{query.note}\n\n![{query.title}]({picture})\n\n"
+            f'``` sql title="{file}"\n{query.query}\n```\n\n```sh\n{command}\n```\n'
         )
     return "\n".join(parts)
 
@@ -272,31 +309,44 @@ def pictures(texts: dict[str, str]) -> list[str]:
     """Return the pictures that the pages show, paths from the root."""
     paths: set[str] = set()
     for page, text in texts.items():
-        paths |= linked(page, text)
+        paths |= linked_paths(page, text)
     return sorted(path for path in paths if Path(path).suffix in PICTURES)
 
 
 def navigation() -> list[dict[str, Any]]:
     """Return the site's menu, in the order of the pipeline."""
-    chapters = [{room.capitalize(): f"stages/{room}/README.md"} for room in ROOMS]
-    dictionary_pages: list[dict[str, str]] = [{"All tables": f"{TABLES}/index.md"}]
-    for name in by_chapter():
-        title = "Executor" if name == "lib" else name.capitalize()
-        dictionary_pages.append({title: f"{TABLES}/{name}.md"})
-    guides = [{title: page} for title, page in GUIDES.items()]
-    notes = [{"Notes": "docs/notes/README.md"}]
-    for file in sorted(ROOT.glob("docs/notes/[a-z]*.md")):
-        title = file.stem.replace("-", " ").capitalize()
-        title = title.replace("gpu", "GPU").replace("Gpu", "GPU").replace("Dvc", "DVC")
-        title = title.replace("Sql", "SQL").replace(" ci", " CI")
-        notes.append({title: f"docs/notes/{file.name}"})
     return [
         {"Home": "README.md"},
-        {"Chapters": chapters},
-        {"Guides": guides},
-        {"Tables": dictionary_pages},
+        {"Chapters": [{room.capitalize(): f"stages/{room}/README.md"} for room in ROOMS]},
+        {"Guides": [{title: page} for title, page in GUIDES.items()]},
+        {"Tables": tables_menu()},
         {"Gallery": f"{GALLERY}/index.md"},
         {"Glossary": "docs/glossary.md"},
-        {"Notes": notes},
+        {"Notes": notes_menu()},
         {"Contributing": [{"Contributing": "CONTRIBUTING.md"}, {"Changelog": "CHANGELOG.md"}]},
     ]
+
+
+def tables_menu() -> list[dict[str, str]]:
+    """Return the menu of the column dictionary: all tables, then each chapter."""
+    menu = [{"All tables": f"{TABLES}/index.md"}]
+    for name in by_chapter():
+        menu.append({chapter_title(name): f"{TABLES}/{name}.md"})
+    return menu
+
+
+def notes_menu() -> list[dict[str, str]]:
+    """Return the menu of docs/notes. A note's title is the name of its file."""
+    menu = [{"Notes": "docs/notes/README.md"}]
+    for file in sorted(ROOT.glob("docs/notes/[a-z]*.md")):
+        words = [ACRONYMS.get(word, word) for word in file.stem.split("-")]
+        menu.append({sentence(" ".join(words)): f"docs/notes/{file.name}"})
+    return menu
+
+
+def listed(menu: list[Any] | dict[str, Any] | str) -> list[str]:
+    """Return the pages of a menu, in its order."""
+    if isinstance(menu, str):
+        return [menu]
+    parts = list(menu.values()) if isinstance(menu, dict) else menu
+    return [page for part in parts for page in listed(part)]
