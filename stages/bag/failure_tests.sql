@@ -10,8 +10,8 @@
 --
 -- subject          VARCHAR  the model
 -- operator         VARCHAR  add, subtract, multiply or divide
--- criterion        VARCHAR  criterion by which neurons have heuristics, as in failures: called or
---                           scored
+-- criterion        VARCHAR  criterion by which neurons have heuristics, as in failures: fdr or
+--                           threshold
 -- measure          VARCHAR  what is compared, as in failures: associated_neurons or
 --                           answer_contribution
 -- cells_correct    BIGINT   number of cells that are answered correctly

@@ -2,9 +2,9 @@
 --
 -- subject           VARCHAR   the model
 -- operator          VARCHAR   add, subtract, multiply or divide
--- criterion         VARCHAR   criterion: label, the heuristic is a label of the neuron; called, the
+-- criterion         VARCHAR   criterion: label, the heuristic is a label of the neuron; fdr, the
 --                             match passes the threshold and level of label_setting, redundant or
---                             not; scored, the match passes the threshold, whatever its q_value
+--                             not; threshold, the match passes the threshold, whatever its q_value
 -- layer             SMALLINT  decoder layer, from 0
 -- neuron            INTEGER   neuron of the layer's MLP, from 0
 -- heuristic         VARCHAR   name of the heuristic, as in the table matches
@@ -14,14 +14,14 @@ with
     passing as (
         select
             operator, layer, neuron, heuristic, max(chance_corrected) as chance_corrected,
-            bool_or(q_value <= level) as called,
+            bool_or(q_value <= level) as fdr,
             bool_or(q_value <= level and nonredundant) as label
         from matches join label_setting on chance_corrected >= threshold
         group by operator, layer, neuron, heuristic
     ),
     counted as (
         select 'threshold' as criterion, * from passing
-        union all select 'fdr', * from passing where called
+        union all select 'fdr', * from passing where fdr
         union all select 'label', * from passing where label
     )
 select
