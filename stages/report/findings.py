@@ -263,8 +263,15 @@ def _without_labels(part: Results) -> bool:
 
 
 def overall(verdicts: Sequence[str]) -> str:
-    """Return the verdict on several operators together."""
-    known = set(verdicts) - {UNTESTED}
+    """Return the verdict on several operators together.
+
+    An operator that cannot be tested makes no verdict worse, but what holds for the others then
+    holds in part.
+    """
+    different = set(verdicts)
+    if HOLDS in different and len(different) > 1:
+        return PARTLY
+    known = different - {UNTESTED}
     if not known:
         return UNTESTED
     return known.pop() if len(known) == 1 else PARTLY
@@ -537,4 +544,6 @@ def main(subject: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m stages.report.findings MODEL, such as abacus")
     main(sys.argv[1])

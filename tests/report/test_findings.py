@@ -227,6 +227,22 @@ def test_the_bag_holds_if_it_is_enough_needed_and_selective(shown: dict):
     assert findings.verdict([True, True, True], True) == FAILS  # no neuron has a label
 
 
+@pytest.mark.parametrize(
+    ("verdicts", "together"),
+    [
+        ([HOLDS, HOLDS], HOLDS),
+        ([HOLDS, UNTESTED], PARTLY),
+        ([HOLDS, FAILS], PARTLY),
+        ([FAILS, PARTLY], PARTLY),
+        ([PARTLY, UNTESTED], PARTLY),
+        ([FAILS, UNTESTED], FAILS),
+        ([UNTESTED], UNTESTED),
+    ],
+)
+def test_the_bag_holds_only_if_it_holds_for_every_operator(verdicts: list[str], together: str):
+    assert findings.overall(verdicts) == together
+
+
 def test_sentences_have_the_numbers_of_the_tables(shown: dict):
     reasons = " ".join(shown["parts"][""]["reasons"])
     assert "alone, keep 0.80 of the correct answers, equally many random neurons 0.16." in reasons
