@@ -6,8 +6,9 @@
 -- operator           VARCHAR  add, subtract, multiply or divide
 -- criterion          VARCHAR  criterion by which neurons have heuristics, as in heuristic_neurons:
 --                             label, fdr or threshold; null for everything and nothing
--- kept               VARCHAR  late neurons that are kept: heuristic, rest, random (mean over all
---                             draws), everything or nothing, as in bag_interventions
+-- kept               VARCHAR  late neurons that are kept: heuristic, rest, random or random_rest
+--                             (mean over all draws), everything or nothing, as in
+--                             bag_interventions
 -- ablation           VARCHAR  value that all other late neurons take at the last position: mean
 --                             (pooled over operators with equal weight) or zero
 -- neurons            INTEGER  number of late neurons that are kept

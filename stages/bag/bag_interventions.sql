@@ -1,5 +1,5 @@
 -- Keep only the heuristic neurons of the late layers at the last position, or only the other
--- neurons.
+-- neurons. Random neurons are the control of both.
 --
 -- subject       VARCHAR    the model
 -- intervention  INTEGER    number of the intervention, from 0; one row per patch
@@ -15,10 +15,12 @@
 --                          operators with equal weight) or zero
 -- kept          VARCHAR    late neurons that are kept: heuristic (those that have some heuristic),
 --                          rest (all others), random (as many random neurons of each layer as
---                          heuristic), everything or nothing
+--                          heuristic), random_rest (all but these random neurons), everything or
+--                          nothing
 -- criterion     VARCHAR    criterion by which neurons have heuristics, as in heuristic_neurons:
 --                          label, fdr or threshold; null for everything and nothing
--- draw          INTEGER    number of the random draw, from 0; null unless kept is random
+-- draw          INTEGER    number of the random draw, from 0; null unless kept is random or
+--                          random_rest
 -- neurons       INTEGER    number of late neurons that are kept
 with
     late as (
@@ -39,15 +41,21 @@ with
             ) as place
         from every, (select unnest(range($control_draws)) as draw)
     ),
+    drawn as (
+        select *,
+            place <= sum(heuristic::integer) over (partition by operator, criterion, draw, layer)
+            as is_drawn
+        from shuffled
+    ),
     marked as (
         select 'heuristic' as kept, operator, criterion, null as draw, layer, neuron,
             heuristic as stays
         from every
         union all select 'rest', operator, criterion, null, layer, neuron, not heuristic from every
         union all
-        select 'random', operator, criterion, draw, layer, neuron,
-            place <= sum(heuristic::integer) over (partition by operator, criterion, draw, layer)
-        from shuffled
+        select 'random', operator, criterion, draw, layer, neuron, is_drawn from drawn
+        union all
+        select 'random_rest', operator, criterion, draw, layer, neuron, not is_drawn from drawn
         union all select 'nothing', operator, null, null, layer, neuron, false from operators, late
     ),
     ablated as (

@@ -9,7 +9,8 @@ that a heuristic describes beyond chance (criterion fdr). It holds for an operat
 * enough: late neurons with a heuristic, kept without all others, keep more of the correct answers
   than equally many random neurons (their intervals do not overlap), and than the most frequent
   answer;
-* needed: they keep more than all late neurons without a heuristic do;
+* needed: ablating them leaves fewer correct answers than ablating equally many random late neurons
+  of the same layers (their intervals do not overlap);
 * selective: ablating one heuristic's neurons lowers the answer's logit, and more on the heuristic's
   own prompts than on others, and more so than ablating other neurons does (p <= LEVEL).
 """
@@ -100,12 +101,15 @@ QUERIES: dict[str, tuple[list[str], str]] = {
         ["bag_alone"],
         """select operator, own.neurons, own.accuracy as value, own.ci_low as low,
             own.ci_high as high, random.accuracy as control, random.ci_low as control_low,
-            random.ci_high as control_high, rest.accuracy as rest, rest.ci_high as rest_high,
-            majority_accuracy as majority
+            random.ci_high as control_high, rest.accuracy as rest, rest.ci_low as rest_low,
+            rest.ci_high as rest_high, others.accuracy as others, others.ci_low as others_low,
+            others.ci_high as others_high, majority_accuracy as majority
         from (from bag_alone where kept = 'heuristic') as own
         left join (from bag_alone where kept = 'random') as random
             using (subject, operator, criterion, ablation, majority_accuracy)
         left join (from bag_alone where kept = 'rest') as rest
+            using (subject, operator, criterion, ablation, majority_accuracy)
+        left join (from bag_alone where kept = 'random_rest') as others
             using (subject, operator, criterion, ablation, majority_accuracy)
         where subject = $subject and criterion = 'fdr' and ablation = 'mean'""",
     ),
@@ -204,10 +208,13 @@ def is_enough(row: dict[str, Any]) -> bool | None:
 
 
 def is_needed(row: dict[str, Any]) -> bool | None:
-    """Return whether neurons with a heuristic keep more than all others; None if it is unknown."""
-    if row["low"] is None or row["rest_high"] is None:
+    """Return whether ablating neurons with a heuristic hurts more than ablating as many others.
+
+    None if it is unknown.
+    """
+    if row["rest_high"] is None or row["others_low"] is None:
         return None
-    return row["low"] > row["rest_high"]
+    return row["rest_high"] < row["others_low"]
 
 
 def is_selective(row: dict[str, Any]) -> bool | None:
@@ -306,14 +313,18 @@ def _enough(holds: pl.DataFrame, fails: pl.DataFrame) -> list[str]:
 
 
 def _needed(holds: pl.DataFrame, fails: pl.DataFrame) -> list[str]:
-    if fails.height:
-        return [
-            f"All other late neurons keep {span(fails, 'rest', names=False)} for {_names(fails)}; "
-            "those with a heuristic do not keep clearly more."
-        ]
+    sentences = []
     if holds.height:
-        return [f"All other late neurons keep {span(holds, 'rest', names=False)}."]
-    return []
+        sentences.append(
+            f"Without them, {span(holds, 'rest')} of the answers stay correct, without equally "
+            f"many random neurons {span(holds, 'others', names=False)}."
+        )
+    if fails.height:
+        sentences.append(
+            f"For {_names(fails)}, {span(fails, 'rest', names=False)} stay correct without them, "
+            f"not clearly fewer than without random ones ({span(fails, 'others', names=False)})."
+        )
+    return sentences
 
 
 def _hurt(holds: pl.DataFrame, fails: pl.DataFrame) -> list[str]:
@@ -405,7 +416,7 @@ def _alone(rows: pl.DataFrame) -> str:
     return (
         f"{count(rows, 'neurons')} late neurons have a heuristic. They alone keep an accuracy of "
         f"{span(rows, 'value')}, equally many random neurons {span(rows, 'control', names=False)}, "
-        f"all other late neurons {span(rows, 'rest', names=False)}."
+        f"and all late neurons but them {span(rows, 'rest', names=False)}."
     )
 
 

@@ -95,6 +95,7 @@ def test_what_is_kept_and_what_is_ablated_are_all_late_neurons(
             expected |= {(o, m, "heuristic", None): LATE - mine, (o, m, "rest", None): mine}
             for draw in range(3):
                 random = LATE - without.pop((o, m, "random", draw))
+                assert without.pop((o, m, "random_rest", draw)) == random
                 for layer in (1, 2):
                     drawn, own = knocked.in_layer(random, layer), knocked.in_layer(mine, layer)
                     assert len(drawn) == len(own)
@@ -103,7 +104,7 @@ def test_what_is_kept_and_what_is_ablated_are_all_late_neurons(
 
 def test_the_executor_takes_them(bags: pl.DataFrame):
     read = knocked.taken(bags)
-    assert len(read) == len(OPERATORS) * 2 * (2 + 3 * (2 + 3))
+    assert len(read) == len(OPERATORS) * 2 * (2 + 3 * (2 + 2 * 3))
     assert knocked.clean_runs(read) == sorted(OPERATORS * 2, key=OPERATORS.index)
 
 
@@ -147,7 +148,7 @@ def test_accuracy_and_faithfulness_are_those_of_brute_force(
         .agg(pl.col("correct", "nl").mean())
     )
     by_key = means.sort("pair").partition_by(KEYS, as_dict=True)
-    assert len(by_key) == len(OPERATORS) * 2 * (2 + 3 * 3)
+    assert len(by_key) == len(OPERATORS) * 2 * (2 + 3 * 4)
     weights = knocked.weights(pairs)
     expected = []
     for (operator, criterion, what, ablation), rows in by_key.items():
@@ -200,6 +201,8 @@ def test_a_planted_bag_answers_alone_and_nothing_else_does(
     random = table.filter(kept="random")
     assert random["accuracy"].is_between(0.05, 0.6).all()
     assert random["faithfulness"].is_between(0.2, 0.6).all()
+    # without random neurons, four of the six often remain; without the six, none
+    assert table.filter(kept="random_rest")["accuracy"].is_between(0.2, 0.95).all()
 
 
 def test_an_operator_without_heuristics_has_no_bag(members: pl.DataFrame, pairs: pl.DataFrame):
@@ -224,7 +227,7 @@ def test_without_late_layers_or_prompts_all_is_empty(members: pl.DataFrame, pair
 
 def test_in_the_pipeline_the_planted_bag_answers_alone_and_the_rest_does_not(micro: Path):
     table = written(micro, "planted", "bag_alone")
-    certain = table.filter(pl.col("kept") != "random")
+    certain = table.filter(~pl.col("kept").str.starts_with("random"))
     assert set(certain.select("kept", "accuracy", "ci_low", "ci_high").rows()) == {
         ("everything", 1, 1, 1),
         ("heuristic", 1, 1, 1),
@@ -246,7 +249,7 @@ def test_the_pipeline_keeps_each_bag_and_what_is_not_in_it(micro: Path, name: st
     evaluated = written(micro, name, "pairs").filter(split="evaluation")
     bags = members.select("operator", "criterion").rows()
     ends = evaluated.select("operator", pl.lit(None)).rows()
-    parts = dict.fromkeys(bags, ("heuristic", "rest", "random"))
+    parts = dict.fromkeys(bags, ("heuristic", "rest", "random", "random_rest"))
     parts |= dict.fromkeys(ends, ("everything", "nothing"))
     expected = set()
     for bag, several in parts.items():
@@ -257,5 +260,6 @@ def test_the_pipeline_keeps_each_bag_and_what_is_not_in_it(micro: Path, name: st
     sizes = units.group_by("operator", "criterion").agg(size=pl.len())
     joined = table.join(sizes, on=["operator", "criterion"])
     whole = table.filter(kept="everything")["neurons"].unique().item()
-    size = pl.when(pl.col("kept") == "rest").then(whole - pl.col("size")).otherwise("size")
+    is_rest = pl.col("kept").str.ends_with("rest")
+    size = pl.when(is_rest).then(whole - pl.col("size")).otherwise("size")
     assert joined.select(pl.col("neurons").eq_missing(size).all()).item()

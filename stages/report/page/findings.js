@@ -9,7 +9,7 @@ const EXPLAINED = {
   enough:
     "Late neurons with a heuristic, kept without all others, keep more correct answers than " +
     "equally many random neurons and than the most frequent answer.",
-  needed: "They keep more correct answers than all late neurons without a heuristic.",
+  needed: "Ablating them leaves fewer correct answers than ablating as many random late neurons.",
   selective:
     "Ablating one heuristic lowers the answer's logit most on the heuristic's own prompts, more " +
     "so than ablating other neurons does.",
@@ -187,6 +187,7 @@ function alone(operators, charts) {
     value: "with a heuristic",
     control: "as many random",
     rest: "all without one",
+    others: "all but as many random",
     majority: "most frequent answer",
   };
   const text = "All other late neurons take their mean. Lines are bootstrap intervals.";
@@ -269,7 +270,7 @@ function marked(row, marks, x, y) {
 function mark(name, x, y, size) {
   const at = { class: `mark ${name}` };
   if (name === "majority") return svg("path", { ...at, d: `M${x} ${y - size}v${2 * size}` });
-  if (name === "rest") {
+  if (name === "rest" || name === "others") {
     const side = `l${size} ${size}l${-size} ${size}l${-size} ${-size}z`;
     return svg("path", { ...at, d: `M${x} ${y - size}${side}` });
   }
