@@ -264,9 +264,9 @@ def test_sentences_have_the_numbers_of_the_tables(shown: dict):
         "the most frequent answer (0.02)." in reasons
     )
     assert (
-        "Without them, 0.15 of the answers stay correct, without equally many random neurons 0.75. "
-        "For multiplication, 0.99 stay correct without them, not clearly fewer than without random "
-        "ones (0.98)." in reasons
+        "Without these neurons, 0.15 of the answers stay correct, without equally many random "
+        "neurons 0.75. For multiplication, 0.99 stay correct without them, not clearly fewer than "
+        "without random ones (0.98)." in reasons
     )
     assert reasons.endswith(
         "For multiplication, ablating one heuristic does not lower the answer's logit "
