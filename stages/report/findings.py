@@ -316,8 +316,8 @@ def _needed(holds: pl.DataFrame, fails: pl.DataFrame) -> list[str]:
     sentences = []
     if holds.height:
         sentences.append(
-            f"Without these neurons, {span(holds, 'rest')} of the answers stay correct, without equally "
-            f"many random neurons {span(holds, 'others', names=False)}."
+            f"Without these neurons, {span(holds, 'rest')} of the answers stay correct, without "
+            f"equally many random neurons {span(holds, 'others', names=False)}."
         )
     if fails.height:
         sentences.append(

@@ -49,7 +49,9 @@ RUN = 5e-6  # the patch, measures and row of a run
 HELD = 1 << 30  # bytes of a pass that keeps residual streams, at most
 SINGLE = 4e-4  # the same for a run on a pair of its own, which shares no pass
 MOVING = 0.4  # share of mediation's runs that change anything before the last layer's end
-SCORES = 1.1e-2 / 90_000  # a cell of a map
+# The scores of a map, and of a cell of it: 2 ms for 10,000 cells, 11 ms for 90,000.
+SCORES, SCORES_CELL = 1.2e-3, 9.8e-3 / 90_000
+OVERLAPS = 1.8e-4 / 90_000  # a cell of a map
 # The permutation tests of a map, and of a cell of it: 6.9 ms for 900 cells, 16.4 ms for 10,000, 57
 # to 91 ms for 90,000.
 NULLS, NULLS_CELL = 6e-3, 7.5e-2 / 90_000
@@ -452,12 +454,12 @@ class Costs:
 
     def _heuristics(self, _: Sizes) -> Iterator[CostRow]:
         at_once = self.params["scores"]["neurons_per_unit"]
-        yield self._maps("heuristics/scores", SCORES * self.cells, 15 * at_once)
+        yield self._maps("heuristics/scores", SCORES + SCORES_CELL * self.cells, 15 * at_once)
         permutation_tests = self._maps(
             "heuristics/permutation_tests", NULLS + NULLS_CELL * self.cells, 15 * at_once
         )
         yield permutation_tests
-        yield self._maps("heuristics/heuristic_overlaps", SCORES * self.cells / 60, 5000, False)
+        yield self._maps("heuristics/heuristic_overlaps", OVERLAPS * self.cells, 5000, False)
         yield self._maps("heuristics/spectra", SPECTRA * self.cells, 256, False)
         yield self._maps("heuristics/explained", EXPLAINED * self.cells, 1600, False)
         yield self._maps("claims/fault_scores", FAULTS * self.cells, 19 * at_once, False)
