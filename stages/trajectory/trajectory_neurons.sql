@@ -1,7 +1,8 @@
 -- The neurons that have each heuristic at a checkpoint, in the layers that are late at the last
--- checkpoint. The criterion is that of `threshold` in heuristic_neurons, with two differences. There
--- is no permutation test, which would take a quarter of an hour for each checkpoint. Ties count as
--- in scores: a neuron that contributes equally to every cell may count here, and does not there.
+-- checkpoint. The criterion is that of `threshold` in heuristic_neurons, with two differences.
+-- There is no permutation test, which would take a quarter of an hour for each checkpoint. Ties
+-- count as in scores: a neuron that contributes equally to every cell may count here, and does
+-- not there.
 --
 -- subject           VARCHAR   the model at this checkpoint
 -- operator          VARCHAR   add, subtract, multiply or divide
