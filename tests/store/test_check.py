@@ -557,7 +557,7 @@ def test_a_model_is_checked_and_added_by_commands(tmp_path: Path):
 def test_costs_are_those_of_the_docs(project: Path):
     """Those for Llama-3-8B, with fewer queries and keys, and the measured rate of permutations."""
     text = (ROOT / "docs/cluster.md").read_text()
-    maps, seconds = re.search(r"\((\S+) maps of the default subject: (\d+) s", text).groups()
+    maps, seconds = re.search(r"\((\S+) maps of the default model: (\d+) s", text).groups()
     assert (
         pytest.approx(2 * int(seconds) / int(maps.replace(",", "")), rel=0.2)
         == NULLS + 90_000 * NULLS_CELL
