@@ -272,8 +272,7 @@ def _without_labels(part: Results) -> bool:
 def overall(verdicts: Sequence[str]) -> str:
     """Return the verdict on several operators together.
 
-    An operator that cannot be tested makes no verdict worse, but what holds for the others then
-    holds in part.
+    What holds for some operators holds in part if others fail, or cannot be tested.
     """
     different = set(verdicts)
     if HOLDS in different and len(different) > 1:

@@ -49,7 +49,8 @@ RUN = 5e-6  # the patch, measures and row of a run
 HELD = 1 << 30  # bytes of a pass that keeps residual streams, at most
 SINGLE = 4e-4  # the same for a run on a pair of its own, which shares no pass
 MOVING = 0.4  # share of mediation's runs that change anything before the last layer's end
-# The scores of a map, and of a cell of it: 2 ms for 10,000 cells, 11 ms for 90,000.
+# The scores of a map, and of a cell of it: 11 ms for 90,000 cells; 4.5 ms for 10,000, but on a busy
+# machine of half the speed.
 SCORES, SCORES_CELL = 1.2e-3, 9.8e-3 / 90_000
 OVERLAPS = 1.8e-4 / 90_000  # a cell of a map
 # The permutation tests of a map, and of a cell of it: 6.9 ms for 900 cells, 16.4 ms for 10,000, 57
