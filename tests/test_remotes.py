@@ -389,6 +389,25 @@ def test_a_subject_is_pulled_with_what_is_shared_and_its_page(
     assert contents(clone) == own
 
 
+def test_an_edited_file_is_not_overwritten(small: Path, shared: tuple[Path, Path]):
+    _, clone = shared
+    sharing.pull(Repo(), path=FOLDER)
+    edited = clone / FOLDER / "divide.h5"
+    edited.unlink()  # the cache has its only other copy, which a link may share
+    edited.write_text("mine\n")
+    problem = rf"1 output \({FOLDER}\) with changes .* move them elsewhere or remove them"
+    with pytest.raises(SystemExit, match=problem):
+        sharing.pull(Repo())
+    assert edited.read_text() == "mine\n"
+    others = contents(clone)
+    edited.unlink()
+    sharing.pull(Repo())
+    whole = contents(small)
+    assert contents(clone) == whole
+    name = str(edited.relative_to(clone))
+    assert others == {**whole, name: "mine\n"}
+
+
 def test_one_file_is_pulled_and_what_the_remote_lacks_is_said(shared: tuple[Path, Path]):
     store, clone = shared
     assert sharing.pull(Repo(), path=f"{FOLDER}/deeper/c.h5") == ["pulled: 1 output"]

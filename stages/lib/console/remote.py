@@ -26,7 +26,7 @@ from functools import partial
 from operator import attrgetter
 from pathlib import Path, PurePosixPath
 
-from dvc.exceptions import DvcException
+from dvc.exceptions import ConfirmRemoveError, DvcException
 from dvc.fs.callbacks import TqdmCallback
 from dvc.output import Output
 from dvc.repo import Repo
@@ -160,15 +160,27 @@ def fetch(repo: Repo, outputs: list[Pulled], source: Source) -> list[str]:
             whole.append(name)
     if whole:
         repo.drop_data_index()  # DVC keeps the lists that it has read, false ones as well
-        _check_out(repo, [output for output in locked if output.name in whole])
+        _check_out(repo, [output for output in locked if output.name in whole], source)
     return _report(list(map(attrgetter("name"), outputs)), whole, refused, source)
 
 
-def _check_out(repo: Repo, outputs: list[Pulled]) -> None:
-    """Link outputs from the cache; `repo.checkout` would read all locks again for each of them."""
+def _check_out(repo: Repo, outputs: list[Pulled], source: Source) -> None:
+    """Link outputs from the cache; `repo.checkout` would read all locks again for each of them.
+
+    Raises RemoteError, once all other outputs are checked out, if files were edited and the cache
+    lacks their content.
+    """
+    edited: list[str] = []
     with repo.lock:
         for output in outputs:
-            output.output.checkout(filter_info=str(output.path))
+            try:
+                output.output.checkout(filter_info=str(output.path))
+            except ConfirmRemoveError:
+                edited.append(output.name)
+    if edited:
+        problem = f"{some(edited)} with changes that the cache lacks would be overwritten"
+        way_out = "move them elsewhere or remove them, and repeat the command"
+        raise RemoteError(f"{source.command}: {problem}; {way_out}")
 
 
 def _selected(repo: Repo, subject: str, path: str) -> list[Pulled]:
