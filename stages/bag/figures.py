@@ -43,11 +43,14 @@ ARMS = {
     "control": ("other heuristics", OTHERS, (2, (2, 4))),
     "contaminated": ("others or its own", SKY, (4, (2, 4))),
 }
+# neurons that bag_alone keeps -> label, colour, distance of the bar from its criterion
 KEPT = {
-    "heuristic": ("heuristic neurons", OWN),
-    "random": ("as many random neurons", "#999999"),
-    "rest": ("all other neurons", OTHERS),
+    "heuristic": ("heuristic neurons", OWN, -0.33),
+    "random": ("as many random neurons", "#999999", -0.11),
+    "rest": ("all but heuristic neurons", OTHERS, 0.11),
+    "random_rest": ("all but as many random neurons", SKY, 0.33),
 }
+BAR = 0.2  # width
 ENDS = {"nothing": -1, "everything": 1}  # of bag_alone, left and right of the criteria
 CRITERIA = ["label", "fdr", "threshold"]
 BINS = 20  # of p-values: the first holds those up to 0.05
@@ -198,9 +201,9 @@ def knockouts_by_neuron(tables: Tables, subject: str) -> Figure:
     for operator, column, _ in columns:
         for axis, layer in zip(column, layers, strict=True):
             part = table.filter(operator=operator, layer=layer)
-            is_called = pl.col("criterion") != "threshold"
-            text = _p_values(axis, part.filter(is_called), "fdr", OWN, fill=True, alpha=0.6)
-            text += _p_values(axis, part.filter(~is_called), "threshold only", "black", linewidth=1)
+            is_fdr = pl.col("criterion") != "threshold"
+            text = _p_values(axis, part.filter(is_fdr), "fdr", OWN, fill=True, alpha=0.6)
+            text += _p_values(axis, part.filter(~is_fdr), "threshold only", "black", linewidth=1)
             dashes: dict[str, Any] = {"color": drawing.GUIDE, "linewidth": 0.8, "linestyle": "--"}
             axis.axhline(1 / BINS, **dashes, label=f"chance, {1 / BINS:.0%}")
             axis.text(0.97, 0.97, text, transform=axis.transAxes, ha="right", va="top", fontsize=7)
@@ -235,7 +238,7 @@ def bag_alone(tables: Tables, subject: str) -> Figure:
     for operator, column, _ in columns:
         for axis, ablation in zip(column, ("mean", "zero"), strict=True):
             rows = tables["bag_alone"].filter(operator=operator, ablation=ablation)
-            for shift, (kept, (label, colour)) in zip((-0.28, 0, 0.28), KEPT.items(), strict=True):
+            for kept, (label, colour, shift) in KEPT.items():
                 part = rows.filter(kept=kept)
                 xs = [CRITERIA.index(criterion) + shift for criterion in part["criterion"]]
                 _bars(axis, xs, part, colour, label)
@@ -255,7 +258,7 @@ def bag_alone(tables: Tables, subject: str) -> Figure:
 def _bars(axis: Axes, xs: list[float], part: pl.DataFrame, colour: str, label: str) -> None:
     if xs:
         axis.set_axisbelow(True)
-        axis.bar(xs, part["accuracy"], 0.26, color=colour, label=label)
+        axis.bar(xs, part["accuracy"], BAR, color=colour, label=label)
         axis.vlines(xs, part["ci_low"], part["ci_high"], color="black", linewidth=0.8)
     for x, height, neurons in zip(xs, part["ci_high"], part["neurons"], strict=True):
         axis.text(x, height + 0.04, neurons, rotation=90, ha="center", va="bottom", fontsize=7)
