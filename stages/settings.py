@@ -53,11 +53,13 @@ from stages.mediation.settings import (
 from stages.neurons.settings import (
     AttributionAgreement,
     AttributionRecall,
+    CausalVotes,
     Digits,
     NeuronCircuits,
     NeuronEffects,
     NeuronInterventions,
     OperatorOverlaps,
+    TunedLens,
 )
 from stages.report.settings import Report
 from stages.store.settings import Dump, Figures
@@ -118,6 +120,8 @@ class Params(Section):
     attribution_recall: AttributionRecall
     neuron_circuits: NeuronCircuits
     operator_overlaps: OperatorOverlaps
+    causal_votes: CausalVotes
+    tuned_lens: TunedLens
     heuristics: Heuristics
     planted: Planted
     scores: Scores
