@@ -50,6 +50,7 @@ from stages.lib.executor.rank_one import Moved, full_stream
 from stages.lib.executor.values import Values
 from stages.lib.model import checkpoint
 from stages.lib.model.architecture import out_of
+from stages.lib.model.norms import epsilon
 from stages.lib.model.value_logits import centres
 from stages.lib.settings import Runs
 from stages.lib.subject import Subject
@@ -57,6 +58,7 @@ from stages.lib.units.parts import Parts
 from stages.lib.units.pool import Report, silent
 from stages.lib.units.queue import Unit
 from stages.lib.units.work import carry_out
+from stages.neurons.rounding import in_steps
 from stages.neurons.settings import CausalVotes
 
 SCHEMA = pl.Schema(
@@ -75,7 +77,6 @@ SCHEMA = pl.Schema(
     }
 )
 UP, DOWN = "up", "down"
-DIGITS = 2.0**16  # steps of a stored array's largest value
 
 
 class Shifts(Given):
@@ -171,15 +172,6 @@ class Totals:
             "linearity": np.round(linearity, 5),
             "answer_change": in_steps(self.answers[:, None] / count)[:, 0],
         }
-
-
-def in_steps(rows: np.ndarray) -> np.ndarray:
-    """Round each row to steps of 2^-16 of a power of two above its largest value.
-
-    Rounding in float64, which differs between kinds of processors, then hardly ever shows.
-    """
-    step = np.exp2(np.frexp(np.abs(rows).max(-1, keepdims=True, initial=0))[1]) / DIGITS
-    return np.round(rows / step) * step + 0.0  # + 0.0: no -0.0
 
 
 class LogitShiftsWork:
@@ -334,11 +326,13 @@ def _centred(changes: np.ndarray) -> np.ndarray:
 
 
 def norm_factors(loaded: checkpoint.Checkpoint, stream: torch.Tensor) -> np.ndarray:
-    """Return the factor of the final norm for each residual stream (prompts, width): (prompts,)."""
-    x = stream.double()
-    if centres(loaded.architecture.final_norm, stream):
+    """Return the final norm's factor, besides its gain, for streams (prompts, width): (prompts,)."""
+    norm, x = loaded.architecture.final_norm, stream.double()
+    if centres(norm, stream):
         x = x - x.mean(-1, keepdim=True)
-    return x.square().mean(-1).rsqrt().cpu().numpy()
+    # the gain in value logits is measured on a mean square of 1, which the norm divides by, too
+    small = epsilon(norm) or 0.0
+    return ((1 + small) / (x.square().mean(-1) + small)).sqrt().cpu().numpy()
 
 
 def main(name: str) -> None:

@@ -36,6 +36,7 @@ from stages.lib.model import checkpoint, value_logits
 from stages.lib.model.architecture import watched_streams
 from stages.lib.settings import Passes
 from stages.lib.subject import Subject
+from stages.neurons.rounding import in_steps
 from stages.neurons.settings import TunedLens
 
 LOGITS = pl.Schema(
@@ -136,7 +137,7 @@ def _logits(
     through = answers @ torch.from_numpy(lens.T).to(answers.device)
     part = loaded.architecture.layers[layer]
     logits = value_logits.of_layer(part, through).astype(np.float64)
-    logits = np.round(logits - logits.mean(1, keepdims=True), 6) + 0.0
+    logits = in_steps(logits - logits.mean(1, keepdims=True))
     columns = {"subject": [name] * len(logits), "layer": [layer] * len(logits)}
     columns |= {"neuron": range(len(logits)), "logits": logits}
     return pl.DataFrame(columns).cast(LOGITS)  # type: ignore[arg-type]
