@@ -12,7 +12,14 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from stages.bag.settings import FailureInputs, Failures, FailureTests, Knockouts, PromptKnockouts
+from stages.bag.settings import (
+    FailureInputs,
+    Failures,
+    FailureTests,
+    Knockouts,
+    PromptKnockouts,
+    Steering,
+)
 from stages.circuit.settings import (
     Bootstrap,
     Circuit,
@@ -132,6 +139,7 @@ class Params(Section):
     label_calibration: LabelCalibration
     knockouts: Knockouts
     prompt_knockouts: PromptKnockouts
+    steering: Steering
     failures: Failures
     failure_tests: FailureTests
     failure_inputs: FailureInputs

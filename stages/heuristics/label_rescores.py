@@ -112,7 +112,10 @@ class ResultCells:
         self.numbers = answer_tokens.logit_numbers(activations, own)
         known = answered(database, operator, results)
         satisfied = members(
-            database, operator, listed(catalogue, operator, names), answer_tokens.numbers(activations)
+            database,
+            operator,
+            listed(catalogue, operator, names),
+            answer_tokens.numbers(activations),
         )
         self.satisfied = satisfied[:, known]
 
