@@ -326,7 +326,10 @@ def _centred(changes: np.ndarray) -> np.ndarray:
 
 
 def norm_factors(loaded: checkpoint.Checkpoint, stream: torch.Tensor) -> np.ndarray:
-    """Return the final norm's factor, besides its gain, for streams (prompts, width): (prompts,)."""
+    """Return the final norm's factor, besides its gain, for each prompt: (prompts,).
+
+    stream: (prompts, width).
+    """
     norm, x = loaded.architecture.final_norm, stream.double()
     if centres(norm, stream):
         x = x - x.mean(-1, keepdim=True)

@@ -238,9 +238,7 @@ def test_the_queries_compute_correlations_of_numpy():
 
 @pytest.mark.parametrize("patched_neurons", [0, 2])
 def test_shifted_neurons_are_all_or_those_that_are_patched(patched_neurons: int):
-    rows = [
-        (op, layer, neuron) for op in ("add", "subtract") for layer in (1, 2) for neuron in (0, 3)
-    ]
+    rows = list(product(("add", "subtract"), (1, 2), (0, 3)))
     variances = pl.DataFrame(rows, schema=["operator", "layer", "neuron"], orient="row")
     variances = variances.with_columns(variance=pl.lit(4.0))
     columns = {
