@@ -17,6 +17,7 @@ Table digit_means: mean activations of late neurons by a digit of the result
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -27,18 +28,16 @@ from stages.lib.heuristics import answer_tokens
 from stages.lib.sql.database import Database
 from stages.lib.subject import Subject
 
-SCHEMA = pl.Schema(
-    {
-        "subject": pl.String,
-        "operator": pl.String,
-        "place": pl.String,
-        "layer": pl.Int16,
-        "digit": pl.Int32,
-        "cells": pl.Int32,
-        "means": pl.List(pl.Float32),
-        "shares": pl.List(pl.Float32),
-    }
-)
+SCHEMA: dict[str, Any] = {
+    "subject": pl.String,
+    "operator": pl.String,
+    "place": pl.String,
+    "layer": pl.Int16,
+    "digit": pl.Int32,
+    "cells": pl.Int32,
+    "means": pl.List(pl.Float32),
+    "shares": pl.List(pl.Float32),
+}
 PLACES = {"ones": 1, "tens": 10}
 AT_ONCE = 64  # neurons in memory
 
@@ -94,7 +93,7 @@ def averaged(store: LayerStore, layer: int, discovery: np.ndarray) -> Iterator[p
         operator = {"operator": store.attributes["operator"]}
         keys = {"subject": "", **operator, "place": place, "layer": layer}
         table = pl.DataFrame(columns).with_columns(**{key: pl.lit(v) for key, v in keys.items()})
-        yield table.select(SCHEMA.names()).cast(SCHEMA)  # type: ignore[arg-type]
+        yield table.select(list(SCHEMA)).cast(SCHEMA)  # type: ignore[arg-type]
 
 
 def by_digit(

@@ -22,7 +22,7 @@ class PromptKnockouts(Section):
 
 
 class Steering(Section):
-    steered_neurons: Count
+    steered_neurons: Annotated[list[Count], Field(min_length=1)]
     steering_draws: Annotated[int, Field(ge=1, le=9)]
     steering_seed: Seed
 

@@ -42,39 +42,39 @@ with
         where experiment = 'steering'
     ),
     prompts as (
-        select operator, place, arm, target, any_value(neurons) as neurons, pair,
+        select operator, place, arm, target, neurons, pair,
             avg(followed) as followed, avg(digit_followed) as digit_followed, avg(same) as same,
             avg(greatest(followed, same)) as explained, count(*) as runs
-        from answers group by operator, place, arm, target, pair
+        from answers group by operator, place, arm, target, neurons, pair
     ),
     kinds as (
-        select distinct operator, place, arm, target from prompts
+        select distinct operator, place, arm, target, neurons from prompts
     ),
     listed as (  -- every evaluation pair, since some results have no tens
-        select operator, place, arm, target,
+        select operator, place, arm, target, neurons,
             list(coalesce(followed, 0)::double order by pair) as follows,
             list((followed is not null)::integer::double order by pair) as known,
             count(followed) as counted
         from kinds
         join (select operator, pair from pairs where split = 'evaluation') using (operator)
-        left join prompts using (operator, place, arm, target, pair)
-        group by operator, place, arm, target
+        left join prompts using (operator, place, arm, target, neurons, pair)
+        group by operator, place, arm, target, neurons
     ),
     intervals as (
-        select operator, place, arm, target,
+        select operator, place, arm, target, neurons,
             percentile_interval(weighted_mean(follows, known, counted, weights), $confidence)
                 as edges
         from listed join bootstrap('evaluation') using (operator)
-        group by operator, place, arm, target
+        group by operator, place, arm, target, neurons
     ),
     measured as (
-        select operator, place, arm, target, max(neurons) as neurons, sum(runs)::bigint as runs,
+        select operator, place, arm, target, neurons, sum(runs)::bigint as runs,
             avg(followed) as follows, avg(digit_followed) as digit_follows, avg(same) as unchanged,
             1 - avg(explained) as other
-        from prompts group by operator, place, arm, target
+        from prompts group by operator, place, arm, target, neurons
     )
 select
     $subject as subject, operator, place, arm, target, neurons, runs, follows, edges[1] as ci_low,
     edges[2] as ci_high, digit_follows, unchanged, other
-from measured join intervals using (operator, place, arm, target)
-order by operator, place, arm, target
+from measured join intervals using (operator, place, arm, target, neurons)
+order by operator, place, arm, target, neurons

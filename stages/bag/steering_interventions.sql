@@ -47,25 +47,35 @@ with
         select 'all', operator, place, draw, layer, neuron, null from ranked
         join draws using (place)
     ),
-    selected as (
+    ordered as (
+        select *, row_number() over (
+                partition by arm, operator, place, draw order by preference, layer, neuron
+            ) as rank,
+            count(*) over (partition by arm, operator, place, draw) as most
         from candidates
-        qualify arm = 'all' or row_number() over (
-                partition by arm, operator, place, draw order by preference, layer, neuron)
-            <= $steered_neurons
+    ),
+    selected as (  -- an arm with too few neurons has all of them, once
+        select distinct on (arm, operator, place, draw, layer, neuron, neurons)
+            arm, operator, place, draw, layer, neuron, least(k, most) as neurons
+        from ordered, (select unnest($steered_neurons::bigint[]) as k)
+        where rank <= k or arm = 'all'
     ),
     patches as (
         select arm, operator, place, draw, layer,
-            list(neuron::integer order by neuron) as units
+            if(arm = 'all', null, neurons) as k,
+            list(distinct neuron::integer order by neuron::integer) as units
         from selected
         where operator in (select operator from pairs where split = 'evaluation')
         group by all
     )
 select
     $subject as subject,
-    (dense_rank() over (order by operator, place, arm, draw) - 1)::integer as intervention,
+    (dense_rank() over (order by operator, place, arm, k nulls first, draw)
+        - 1)::integer as intervention,
     operator, 'evaluation' as split, 'neuron' as component, layer::smallint as layer, units,
     'last' as position, null::varchar as key_position, 'given' as replacement,
     concat_ws(' ', place, draw, 'layer', layer) as given, place, draw, arm,
-    sum(len(units)) over (partition by operator, place, arm, draw)::integer as neurons
+    sum(len(units)) over (partition by operator, place, arm, k, draw)::integer
+        as neurons
 from patches
 order by intervention, layer

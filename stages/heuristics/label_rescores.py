@@ -29,6 +29,7 @@ Table label_rescores: scores of labels about results on three maps
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -43,30 +44,28 @@ from stages.lib.heuristics.scores import Sets, scores, sets
 from stages.lib.sql.database import Database
 from stages.lib.subject import Subject
 
-SCHEMA = pl.Schema(
-    {
-        "subject": pl.String,
-        "operator": pl.String,
-        "layer": pl.Int16,
-        "neuron": pl.Int32,
-        "heuristic": pl.String,
-        "side": pl.String,
-        **dict.fromkeys(
-            [
-                "chance_score",
-                "direct",
-                "causal",
-                "causal_other_side",
-                "control",
-                "control_other_side",
-                "direct_naming",
-                "causal_naming",
-                "control_naming",
-            ],
-            pl.Float32,
-        ),
-    }
-)
+SCHEMA: dict[str, Any] = {
+    "subject": pl.String,
+    "operator": pl.String,
+    "layer": pl.Int16,
+    "neuron": pl.Int32,
+    "heuristic": pl.String,
+    "side": pl.String,
+    **dict.fromkeys(
+        [
+            "chance_score",
+            "direct",
+            "causal",
+            "causal_other_side",
+            "control",
+            "control_other_side",
+            "direct_naming",
+            "causal_naming",
+            "control_naming",
+        ],
+        pl.Float32,
+    ),
+}
 
 
 def main(name: str) -> None:

@@ -29,11 +29,12 @@
 --                               logits; mean over prompts
 with
     read as (
-        select layer, neuron, list(logit::double order by number) as logits
+        select layer, neuron, list(logit::double order by number) as logits,
+            avg(logit::double) as mean
         from value_logits group by layer, neuron
     ),
     lens as (
-        select layer, neuron, [logit - list_avg(logits) for logit in logits] as direct,
+        select layer, neuron, [logit - mean for logit in logits] as direct,
             sqrt(list_dot_product(direct, direct)) as length
         from read
     ),

@@ -30,6 +30,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -61,21 +62,19 @@ from stages.lib.units.work import carry_out
 from stages.neurons.rounding import in_steps
 from stages.neurons.settings import CausalVotes
 
-SCHEMA = pl.Schema(
-    {
-        "subject": pl.String,
-        "operator": pl.String,
-        "layer": pl.Int16,
-        "neuron": pl.Int32,
-        "std": pl.Float64,
-        "prompts": pl.Int32,
-        "scale": pl.Float64,
-        "changes": pl.List(pl.Float32),
-        "mean_square": pl.Float32,
-        "linearity": pl.Float32,
-        "answer_change": pl.Float32,
-    }
-)
+SCHEMA: dict[str, Any] = {
+    "subject": pl.String,
+    "operator": pl.String,
+    "layer": pl.Int16,
+    "neuron": pl.Int32,
+    "std": pl.Float64,
+    "prompts": pl.Int32,
+    "scale": pl.Float64,
+    "changes": pl.List(pl.Float32),
+    "mean_square": pl.Float32,
+    "linearity": pl.Float32,
+    "answer_change": pl.Float32,
+}
 UP, DOWN = "up", "down"
 
 
@@ -202,10 +201,10 @@ class LogitShiftsWork:
         self.units = [_unit(bundle) for bundle in self.bundles]
         files = ("neurons/shifted_neurons", "circuit/pairs", "store/numbers")
         inputs = [self.subject.path(f"{file}.parquet") for file in files]
-        code = [model, Path(str(executor.__file__)).parent, Path(__file__)]
         weights = checkpoint.fingerprint(self.subject.settings.source)
         facts = (name, weights, self.subject.settings.dtype, settings, shown)
         machine = environment.device(), environment.passes()
+        code = model, executor, Path(__file__)
         key = digest([*inputs, *code], *facts, *machine)
         self.parts = Parts(self.subject.path("neurons/logit_shifts.parquet"), key)
 
@@ -225,7 +224,7 @@ class LogitShiftsWork:
         runner, bundle = self.executor, self.bundles[number]
         report(0)
         measured = shifts(runner, bundle, self.groups[bundle["operator"][0]])
-        self.parts.write(number, bundle.with_columns(measured).select(SCHEMA.names()).cast(SCHEMA))
+        self.parts.write(number, bundle.with_columns(measured).select(list(SCHEMA)).cast(SCHEMA))
         report(len(bundle))
 
     def finish(self) -> None:

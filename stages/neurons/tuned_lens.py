@@ -25,6 +25,7 @@ Table lens_fits: how well lenses predict the last residual stream
 
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -39,19 +40,20 @@ from stages.lib.subject import Subject
 from stages.neurons.rounding import in_steps
 from stages.neurons.settings import TunedLens
 
-LOGITS = pl.Schema(
-    {"subject": pl.String, "layer": pl.Int16, "neuron": pl.Int32, "logits": pl.List(pl.Float32)}
-)
-FITS = pl.Schema(
-    {
-        "subject": pl.String,
-        "layer": pl.Int16,
-        "fit_prompts": pl.Int32,
-        "prompts": pl.Int32,
-        "logit_lens": pl.Float64,
-        "tuned_lens": pl.Float64,
-    }
-)
+LOGITS: dict[str, Any] = {
+    "subject": pl.String,
+    "layer": pl.Int16,
+    "neuron": pl.Int32,
+    "logits": pl.List(pl.Float32),
+}
+FITS: dict[str, Any] = {
+    "subject": pl.String,
+    "layer": pl.Int16,
+    "fit_prompts": pl.Int32,
+    "prompts": pl.Int32,
+    "logit_lens": pl.Float64,
+    "tuned_lens": pl.Float64,
+}
 
 
 def main(name: str) -> None:

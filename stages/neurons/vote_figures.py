@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -46,7 +47,7 @@ def agreement(tables: Tables, subject: str, _: Path) -> Figure:
         layers = rows["layer"].to_list()
         for column, (label, colour) in LENSES.items():
             drawing.curve(axis, layers, rows[column], label, colour)
-        guide = {"linestyle": "--", "marker": ""}
+        guide: dict[str, Any] = {"linestyle": "--", "marker": ""}
         drawing.curve(axis, layers, rows["ceiling"], "perfect lens", drawing.GUIDE, **guide)
         axis.set_xlabel("layer")
         axis.set_xticks(drawing.evenly(layers, 6))
@@ -93,7 +94,8 @@ def _example(axis: Axes, vote: dict, changes: pl.DataFrame, store: LayerStore) -
     neuron = slice(vote["neuron"], vote["neuron"] + 1)
     logits = store.read(vote["layer"], neuron, slice(None))[0].astype(np.float64)
     direct = (logits - logits.mean()) * measured["std"] * measured["scale"]
-    numbers, thin = np.arange(len(direct)), {"marker": "", "linewidth": 0.6}
+    numbers = np.arange(len(direct))
+    thin: dict[str, Any] = {"marker": "", "linewidth": 0.6}
     drawing.curve(axis, numbers, direct, "direct (value logit)", drawing.BLUE, **thin)
     drawing.curve(axis, numbers, measured["changes"], "measured", drawing.VERMILION, **thin)
 

@@ -7,7 +7,7 @@ import pytest
 from stages.bag import digit_means, steering_given
 from tests.made import ask, frame
 
-STEERING = {"steered_neurons": 2, "steering_draws": 2, "steering_seed": 0}
+STEERING = {"steered_neurons": [2, 4], "steering_draws": 2, "steering_seed": 0}
 
 
 def means(operators: tuple[str, ...] = ("add",)) -> pl.DataFrame:
@@ -99,18 +99,22 @@ def test_each_prompt_has_its_own_digit_and_other_digits_as_targets():
 
 def test_arms_have_the_neurons_that_the_digit_explains_best():
     table = planned((1, 1), (2, 0), (2, 2))
-    for arm, expected in {
-        "separating": {(1, 2), (2, 0)},
-        "labelled": {(2, 0), (1, 1)},
-        "all": {(1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (2, 2)},
-    }.items():
-        for _, rows in table.filter(arm=arm).group_by("intervention"):
-            units = rows.explode("units")
-            assert set(units.select("layer", "units").rows()) == expected, arm
-            assert set(rows["neurons"]) == {len(expected)}
+    every = {(1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (2, 2)}
+    for arm, count, expected in [
+        ("separating", 2, {(1, 2), (2, 0)}),
+        ("separating", 4, {(1, 2), (2, 0), (2, 1), (1, 1)}),
+        ("labelled", 2, {(2, 0), (1, 1)}),
+        ("labelled", 3, {(2, 0), (1, 1), (2, 2)}),
+        ("all", 6, every),
+    ]:
+        rows = table.filter(arm=arm, neurons=count)
+        assert rows["intervention"].n_unique() == 2 * 3
+        for _, patches in rows.group_by("intervention"):
+            units = patches.explode("units").select("layer", "units").rows()
+            assert sorted(units) == sorted(expected), arm
     random = table.filter(arm="random").explode("units")
-    assert random.group_by("intervention").len()["len"].to_list() == [2] * 6
-    assert table["intervention"].n_unique() == 4 * 2 * 3
+    assert sorted(random.group_by("intervention").len()["len"]) == [2] * 6 + [4] * 6
+    assert table["intervention"].n_unique() == 7 * 2 * 3
     row = table.filter(arm="all", place="tens", draw=2, layer=2).row(0, named=True)
     assert row["given"] == "tens 2 layer 2"
 
@@ -130,7 +134,7 @@ def test_a_pair_is_set_to_the_means_of_its_own_target():
 @pytest.mark.parametrize("answers", ["target", "source", "digit"])
 def test_rates_are_of_predictions_that_follow(answers: str):
     """Predictions are the wanted number, the result, or another number with the target digit."""
-    interventions, wanted = planned((1, 1)), targets()
+    interventions, wanted = planned((1, 1), (2, 0), (2, 2)), targets()
     steered = interventions.unique("intervention").select("intervention", "place", "draw")
     runs = steered.join(wanted, on=["place", "draw"]).join(pairs(), on="pair")
     size = pl.when(pl.col("place") == "ones").then(1).otherwise(10)
@@ -146,8 +150,8 @@ def test_rates_are_of_predictions_that_follow(answers: str):
     given |= {"pairs": pairs(), "numbers": numbers()}
     given["bootstrap_weights"] = ask("bootstrap_weights", {"pairs": pairs()}, replicates=20)
     table = ask("steering", given)
-    assert len(table) == 4 * 2 * 2
-    assert table["runs"].sum() == 4 * 3 * (3 + 2)
+    assert len(table) == 7 * 2 * 2
+    assert table["runs"].sum() == 7 * 3 * (3 + 2)
     other = table.filter(target="other")
     follows, digit, same = {
         "target": (1, 1, 0),

@@ -50,7 +50,7 @@ def measured(loaded: Checkpoint, neurons: pl.DataFrame, whole: bool = False) -> 
     for bundle in bundles:
         columns = logit_shifts.shifts(runner, bundle, prompts())
         frames.append(bundle.with_columns(columns))
-    return pl.concat(frames).select(logit_shifts.SCHEMA.names()).cast(logit_shifts.SCHEMA)
+    return pl.concat(frames).select(list(logit_shifts.SCHEMA)).cast(logit_shifts.SCHEMA)
 
 
 def plain(loaded: Checkpoint, layer: int, neuron: int, step: float) -> np.ndarray:
