@@ -22,7 +22,7 @@ LENSES = {
     "tuned_correlation": ("tuned lens", drawing.GREEN),
     "chance_correlation": ("logit lens of another neuron", drawing.GREY),
 }
-EXAMPLES, LAYERS = 2, 4  # neurons of each layer, layers
+EXAMPLES, LAYERS = 4, 4  # neurons of each layer, layers
 NONE = "no neuron was shifted"
 
 
@@ -48,7 +48,9 @@ def agreement(tables: Tables, subject: str, _: Path) -> Figure:
         for column, (label, colour) in LENSES.items():
             drawing.curve(axis, layers, rows[column], label, colour)
         guide: dict[str, Any] = {"linestyle": "--", "marker": ""}
-        drawing.curve(axis, layers, rows["ceiling"], "perfect lens", drawing.GUIDE, **guide)
+        drawing.curve(
+            axis, layers, rows["ceiling"], "most, on so few prompts", drawing.GUIDE, **guide
+        )
         axis.set_xlabel("layer")
         axis.set_xticks(drawing.evenly(layers, 6))
         axis.set_ylim(-1.05, 1.05)
@@ -57,47 +59,44 @@ def agreement(tables: Tables, subject: str, _: Path) -> Figure:
 
 
 def examples(tables: Tables, subject: str, store: Path) -> Figure:
-    """Draw changes of all numbers' logits by the strongest neurons of a few layers."""
+    """Draw measured against direct changes of all numbers, for a few layers' strongest neurons."""
     votes = tables["causal_votes"]
-    operators = votes["operator"].unique().sort().to_list()
-    first = "".join(operators[:1])
+    first = "".join(votes["operator"].unique().sort().to_list()[:1])
     own = votes.filter(operator=first).drop_nulls("correlation")
-    layers = drawing.evenly(own["layer"].unique().sort().to_list(), LAYERS)
-    title = (
-        f"{subject}, {first}: change of each number’s logit by one standard deviation of a neuron"
-    )
-    rows = []
-    for layer in layers:
+    rows: list[tuple[str, list[tuple[str, pl.DataFrame]]]] = []
+    for layer in drawing.evenly(own["layer"].unique().sort().to_list(), LAYERS):
         strongest = own.filter(layer=layer).sort("strength", "neuron", descending=[True, False])
-        rows.append((f"layer {layer}\nlogits", [*strongest.head(EXAMPLES).iter_slices(1)]))
-    panels = [(label, [(_name(row), row) for row in line]) for label, line in rows]
-    figure, filled = drawing.rows_of_panels(panels, title, (3.2, 1.3))
-    changes = tables["logit_shifts"]
+        panels = [(_name(row), row) for row in strongest.head(EXAMPLES).iter_slices(1)]
+        rows.append((f"layer {layer}\nmeasured", panels))
+    title = (
+        f"{subject}, {first}: change of each number’s logit by one standard deviation of a neuron, "
+        "measured against its value logit alone"
+    )
+    figure, filled = drawing.rows_of_panels(rows, title, (2.0, 1.8))
     for axis, row in filled:
-        if row.is_empty() or not panels:
+        if not rows:
             drawing.absent(axis, NONE)
             continue
-        _example(axis, row.row(0, named=True), changes, LayerStore(store))
-    drawing.legend(figure)
+        _example(axis, row.row(0, named=True), tables["logit_shifts"], LayerStore(store))
+    for axis in figure.axes[-EXAMPLES:]:
+        axis.set_xlabel("direct")
     return figure
 
 
 def _name(row: pl.DataFrame) -> str:
     [neuron], [correlation] = row["neuron"], row["correlation"]
-    return f"neuron {neuron}, correlation {correlation:.2f}"
+    return f"neuron {neuron}: {correlation:.2f}"
 
 
 def _example(axis: Axes, vote: dict, changes: pl.DataFrame, store: LayerStore) -> None:
-    """Draw the measured change and the direct one of one neuron."""
+    """Draw a dot per number: its measured change upwards, the direct one to the right."""
     keys = {key: vote[key] for key in ("operator", "layer", "neuron")}
     measured = changes.filter(**keys).row(0, named=True)
     neuron = slice(vote["neuron"], vote["neuron"] + 1)
     logits = store.read(vote["layer"], neuron, slice(None))[0].astype(np.float64)
     direct = (logits - logits.mean()) * measured["std"] * measured["scale"]
-    numbers = np.arange(len(direct))
-    thin: dict[str, Any] = {"marker": "", "linewidth": 0.6}
-    drawing.curve(axis, numbers, direct, "direct (value logit)", drawing.BLUE, **thin)
-    drawing.curve(axis, numbers, measured["changes"], "measured", drawing.VERMILION, **thin)
+    axis.scatter(direct, measured["changes"], s=1, color=drawing.BLUE, linewidths=0)
+    axis.axline((0, 0), slope=1, color=drawing.GUIDE, linewidth=0.7, linestyle="--")
 
 
 FIGURES = {"agreement": agreement, "examples": examples}

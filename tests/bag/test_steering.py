@@ -7,7 +7,8 @@ import pytest
 from stages.bag import digit_means, steering_given
 from tests.made import ask, frame
 
-STEERING = {"steered_neurons": [2, 4], "steering_draws": 2, "steering_seed": 0}
+DRAWS = {"steering_draws": 2, "steering_seed": 0}
+SIZES = {"steered_neurons": [2, 4], "steering_seed": 0}
 
 
 def means(operators: tuple[str, ...] = ("add",)) -> pl.DataFrame:
@@ -43,7 +44,7 @@ def numbers() -> pl.DataFrame:
 
 def targets() -> pl.DataFrame:
     given = {"digit_means": means(), "pairs": pairs(), "numbers": numbers()}
-    return ask("steering_targets", given, **STEERING)
+    return ask("steering_targets", given, **DRAWS)
 
 
 def labels(*neurons: tuple[int, int]) -> pl.DataFrame:
@@ -55,7 +56,7 @@ def labels(*neurons: tuple[int, int]) -> pl.DataFrame:
 def planned(*labelled: tuple[int, int]) -> pl.DataFrame:
     given = {"digit_means": means(), "pairs": pairs(), "steering_targets": targets()}
     given["labels"] = labels(*labelled)
-    return ask("steering_interventions", given, **STEERING)
+    return ask("steering_interventions", given, **SIZES)
 
 
 def test_means_and_explained_shares_are_those_of_numpy():
@@ -91,7 +92,7 @@ def test_each_prompt_has_its_own_digit_and_other_digits_as_targets():
     assert table.filter(pair=1, place="tens", draw=0)["source"].item() == 4
     # a model whose numbers end at 45 cannot answer 92
     few = {"digit_means": means(), "pairs": pairs(), "numbers": numbers().head(46)}
-    table = ask("steering_targets", few, **STEERING | {"steering_draws": 9})
+    table = ask("steering_targets", few, **DRAWS | {"steering_draws": 9})
     assert set(table["pair"]) == {0, 1}
     tens = table.filter(pl.col("draw") > 0, pair=1, place="tens")["target"]
     assert sorted(tens) == [0, 1, 2, 3]
