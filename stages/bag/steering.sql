@@ -31,7 +31,7 @@ with
             if(place = 'ones', 1, 10) as size,
             result + (steering_targets.target - source) * size as wanted,
             coalesce(number = wanted, false)::integer as followed,
-            coalesce(number // size % 10 = steering_targets.target and number >= size - size % 10,
+            coalesce(number // size % 10 = steering_targets.target and number >= if(size = 1, 0, size),
                 false)::integer as digit_followed,
             coalesce(number = result, false)::integer as same
         from runs

@@ -7,7 +7,7 @@
 -- draw     INTEGER  0 for the prompt's own digit, from 1 for random other digits
 -- source   INTEGER  the digit of the prompt's result, 0 to 9
 -- target   INTEGER  the digit that the prompt is steered to, 0 to 9; only if the result with this
---                   digit is one of the model's numbers
+--                   digit is one of the model's numbers, and has such a place
 with
     digits as (
         select distinct operator, place, digit, if(place = 'ones', 1, 10) as size
@@ -30,6 +30,7 @@ with
         from own join digits using (operator, place, size)
         where digit <> source
             and result + (digit - source) * size in (select number from numbers)
+            and (place = 'ones' or result + (digit - source) * size >= 10)
     )
 select $subject as subject, pair, place, draw::integer as draw, source::integer as source,
     target::integer as target
