@@ -16,8 +16,8 @@
 --                         place of its own, and all other digits unchanged, 0 to 1
 -- ci_low         DOUBLE   lower end of the bootstrap interval of follows, over seeds and prompts
 -- ci_high        DOUBLE   upper end of the bootstrap interval of follows
--- digit_follows  DOUBLE   share of runs whose prediction has the target digit at the place, whatever
---                         its other digits, 0 to 1; 0.1 if predictions were random numbers
+-- digit_follows  DOUBLE   share of runs whose prediction has the target digit at the place and any
+--                         other digits, 0 to 1; 0.1 if predictions were random numbers
 -- unchanged      DOUBLE   share of runs that still predict the result, 0 to 1
 -- other          DOUBLE   share of runs that predict any other number, or none, 0 to 1
 with
@@ -31,8 +31,10 @@ with
             if(place = 'ones', 1, 10) as size,
             result + (steering_targets.target - source) * size as wanted,
             coalesce(number = wanted, false)::integer as followed,
-            coalesce(number // size % 10 = steering_targets.target and number >= if(size = 1, 0, size),
-                false)::integer as digit_followed,
+            coalesce(
+                number // size % 10 = steering_targets.target and number >= if(size = 1, 0, size),
+                false
+            )::integer as digit_followed,
             coalesce(number = result, false)::integer as same
         from runs
         join steered using (intervention)

@@ -1,5 +1,5 @@
--- The digits that prompts are steered to. Each evaluation prompt gets `steering_draws` random digits
--- other than its own for each place, and its own digit as a control, draw 0.
+-- The digits to which prompts are steered. For each place, an evaluation prompt gets
+-- `steering_draws` random digits other than its own, and its own digit as a control, draw 0.
 --
 -- subject  VARCHAR  the model
 -- pair     INTEGER  number of the pair, whose clean prompt is steered

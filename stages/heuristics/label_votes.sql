@@ -1,26 +1,26 @@
 -- Whether labels about results still hold if what the neuron promotes is measured after all later
 -- layers (logit_shifts), rather than read from its value logits. Scores are chance-corrected.
 --
--- subject         VARCHAR   the model
--- operator        VARCHAR   add, subtract, multiply or divide
--- layer           SMALLINT  decoder layer, from 0
--- neuron          INTEGER   neuron of the layer's MLP, from 0
--- heuristic       VARCHAR   name of the heuristic, as in labels
--- side            VARCHAR   side of the label: top or bottom, the map's largest or smallest values
--- direct          DOUBLE    score on activation x value logit, as in labels; 0 is chance, 1 perfect
--- causal          DOUBLE    score on activation x measured change, on the label's side
--- opposite        DOUBLE    score on activation x measured change, on the other side
--- control         DOUBLE    score on activation x measured change of another labelled neuron
--- verdict         VARCHAR   kept: causal reaches the threshold of labels; inverted: it does not, but
---                           opposite does; lost: neither does
--- control_verdict VARCHAR   the verdict on the control; null if the layer has no other neuron
--- is_direct       BOOLEAN   whether the neuron is direct, as in labels: it promotes the answer where
---                           it is active, by its value logits
--- direct_naming   FLOAT     correlation of activation and the answer's value logit over cells, -1
---                           to 1
--- causal_naming   FLOAT     correlation of activation and the answer's measured change over cells,
---                           -1 to 1
--- control_naming  FLOAT     correlation of activation and the change by another neuron, -1 to 1
+-- subject          VARCHAR   the model
+-- operator         VARCHAR   add, subtract, multiply or divide
+-- layer            SMALLINT  decoder layer, from 0
+-- neuron           INTEGER   neuron of the layer's MLP, from 0
+-- heuristic        VARCHAR   name of the heuristic, as in labels
+-- side             VARCHAR   side of the label: top or bottom, the map's largest or smallest values
+-- direct           DOUBLE    score on activation x value logit, as in labels; 0 is chance, 1 perfect
+-- causal           DOUBLE    score on activation x measured change, on the label's side
+-- opposite         DOUBLE    score on activation x measured change, on the other side
+-- control          DOUBLE    score on activation x measured change of another labelled neuron
+-- verdict          VARCHAR   kept: causal reaches the threshold of labels; inverted: it does not,
+--                            but opposite does; lost: neither does
+-- control_verdict  VARCHAR   the verdict on the control; null if the layer has no other neuron
+-- is_direct        BOOLEAN   whether the neuron is direct, as in labels: by its value logits, it
+--                            promotes the answer where it is active
+-- direct_naming    FLOAT     correlation of activation and the answer's value logit over cells, -1
+--                            to 1
+-- causal_naming    FLOAT     correlation of activation and the answer's measured change over cells,
+--                            -1 to 1
+-- control_naming   FLOAT     correlation of activation and the change by another neuron, -1 to 1
 with
     corrected as (
         select *,
