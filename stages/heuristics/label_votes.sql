@@ -7,7 +7,7 @@
 -- neuron           INTEGER   neuron of the layer's MLP, from 0
 -- heuristic        VARCHAR   name of the heuristic, as in labels
 -- side             VARCHAR   side of the label: top or bottom, the map's largest or smallest values
--- direct           DOUBLE    score on activation x value logit, as in labels; 0 is chance, 1 perfect
+-- direct           DOUBLE    score on activation x value logit, as in labels; 0 is chance, 1 all
 -- causal           DOUBLE    score on activation x measured change, on the label's side
 -- opposite         DOUBLE    score on activation x measured change, on the other side
 -- control          DOUBLE    score on activation x measured change of another labelled neuron
