@@ -12,7 +12,14 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from stages.bag.settings import FailureInputs, Failures, FailureTests, Knockouts, PromptKnockouts
+from stages.bag.settings import (
+    FailureInputs,
+    Failures,
+    FailureTests,
+    Knockouts,
+    PromptKnockouts,
+    Steering,
+)
 from stages.circuit.settings import (
     Bootstrap,
     Circuit,
@@ -53,11 +60,13 @@ from stages.mediation.settings import (
 from stages.neurons.settings import (
     AttributionAgreement,
     AttributionRecall,
+    CausalVotes,
     Digits,
     NeuronCircuits,
     NeuronEffects,
     NeuronInterventions,
     OperatorOverlaps,
+    TunedLens,
 )
 from stages.report.settings import Report
 from stages.store.settings import Dump, Figures
@@ -118,6 +127,8 @@ class Params(Section):
     attribution_recall: AttributionRecall
     neuron_circuits: NeuronCircuits
     operator_overlaps: OperatorOverlaps
+    causal_votes: CausalVotes
+    tuned_lens: TunedLens
     heuristics: Heuristics
     planted: Planted
     scores: Scores
@@ -128,6 +139,7 @@ class Params(Section):
     label_calibration: LabelCalibration
     knockouts: Knockouts
     prompt_knockouts: PromptKnockouts
+    steering: Steering
     failures: Failures
     failure_tests: FailureTests
     failure_inputs: FailureInputs

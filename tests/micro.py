@@ -97,6 +97,7 @@ SETTINGS: dict[str, Any] = {
     "attribution_agreement": {"ks": [5, 20]},
     "neuron_circuits": {"neurons_per_layer": [0, 8, 32], "random_circuits": 1},
     "operator_overlaps": {"operator_ks": [10]},
+    "causal_votes": {"vote_prompts": 4},
     "planted": {
         "neurons": {"exact": 12, "partial": 6, "soft": 6, "mixture": 6, "noise": 20},
         "noise_functions": 4,
@@ -112,6 +113,7 @@ SETTINGS: dict[str, Any] = {
         "test_draws": 100,
     },
     "prompt_knockouts": {"neurons_per_layer": [2, 8]},
+    "steering": {"steered_neurons": [2, 8], "steering_draws": 1},
     "faults": {"prompts": 4},
     "mediation": {
         "pairs_per_template": {

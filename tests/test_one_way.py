@@ -178,6 +178,8 @@ ROOMS = {  # modules of chapters that use a model themselves, for what no other 
         "stages/circuit/discriminant.py",
         "stages/circuit/recording.py",
         "stages/neurons/gradients.py",
+        "stages/neurons/logit_shifts.py",
+        "stages/neurons/tuned_lens.py",
     },
     "transformers": {
         "stages/subjects/planted/model.py",

@@ -21,6 +21,12 @@ class PromptKnockouts(Section):
     prompt_knockout_seed: Seed
 
 
+class Steering(Section):
+    steered_neurons: Annotated[list[Count], Field(min_length=1)]
+    steering_draws: Annotated[int, Field(ge=1, le=9)]
+    steering_seed: Seed
+
+
 class Failures(Section):
     neurons_at_once: Count
 

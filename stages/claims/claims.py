@@ -7,8 +7,8 @@ Table claims: one row per statement, and per operator if the statement is about 
     subject            VARCHAR  the model that was measured
     claim              VARCHAR  short name of the statement
     operator           VARCHAR  add, subtract, multiply or divide; null for all of them together
-    source             VARCHAR  study (heuristics, mediation, trigonometry, fourier or digits:
-                                stages/claims/README.md) and place in it
+    source             VARCHAR  study (heuristics, mediation, trigonometry, fourier, digits
+                                or manipulation: stages/claims/README.md) and place in it
     statement          VARCHAR  the statement, and in brackets what is measured
     published          DOUBLE   the study's value of the measured quantity; null if it gives none
     published_subject  VARCHAR  model of the published value
@@ -40,6 +40,7 @@ TABLES = [
     "bag/knockouts_by_heuristic.parquet",
     "bag/knockouts_by_neuron.parquet",
     "bag/knockouts_by_prompt.parquet",
+    "bag/steering.parquet",
     "circuit/attention_sources.parquet",
     "circuit/circuit_heads.parquet",
     "circuit/cut_faithfulness.parquet",
@@ -54,6 +55,7 @@ TABLES = [
     "neurons/faithfulness.parquet",
     "neurons/neuron_effects.parquet",
     "neurons/operator_overlaps.parquet",
+    "neurons/vote_agreement.parquet",
     "store/architecture.parquet",
     "subjects/planted_truth.parquet",
     "theories/helix_effects.parquet",

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from stages.lib.core.settings import Count, Few, Natural, Positive, Section
+from stages.lib.core.settings import Count, Few, Natural, NonNegative, Positive, Section
 
 
 def _rising(numbers: list[int]) -> list[int]:
@@ -46,6 +46,18 @@ class NeuronCircuits(Section):
 
     neurons_per_layer: Annotated[list[Natural], Field(min_length=1), AfterValidator(_rising)]
     random_circuits: Annotated[int, Field(ge=0, le=100)]
+
+
+class CausalVotes(Section):
+    """What neurons promote, measured by shifts of their activations."""
+
+    vote_prompts: Count
+
+
+class TunedLens(Section):
+    """What neurons promote, through an affine map for each layer."""
+
+    ridge: NonNegative
 
 
 class OperatorOverlaps(Section):

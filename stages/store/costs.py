@@ -63,6 +63,8 @@ HELIX = 7e-3  # a layer and operator, for each coordinate of the residual stream
 ESTIMATED = 4e-7  # the row of an attribution
 AVERAGED = 3.5e-7  # an attribution in the means of queries
 SUMMED = 2e-8  # a late neuron and prompt in failures
+DIGITS = 1.5e-8  # a late neuron and cell in digit_means
+RESCORED = 4e-8  # a cell of a map, of which a tenth has labels about the result
 QUERY, ROW = 4.0, 4e-6  # a query, mostly DVC's own time; a row of runs in queries
 FIGURE = 12.0  # figures of a chapter, or a page
 # Bytes.
@@ -88,9 +90,15 @@ QUERIES = {
         "late_layers", "pairs", "component_interventions", "component_effects", "circuit_heads",
         "cut_faithfulness",
     ],
-    "neurons": ["neuron_interventions", "neuron_effects", "neuron_rankings", "faithfulness"],
-    "heuristics": ["matches", "labels"],
-    "bag": ["knockout_interventions", "knockout_effects", "failure_tests"],
+    "neurons": [
+        "neuron_interventions", "neuron_effects", "neuron_rankings", "faithfulness",
+        "shifted_neurons", "causal_votes",
+    ],
+    "heuristics": ["matches", "labels", "label_votes"],
+    "bag": [
+        "knockout_interventions", "knockout_effects", "steering_interventions", "steering",
+        "failure_tests",
+    ],
     "theories": ["theory_interventions", "theories"],
     "mediation": [
         "mediation_interventions", "mediation_effects", "mediation_by_pair",
@@ -101,7 +109,7 @@ QUERIES = {
 FIGURES = {
     "store": ["figures"],
     "circuit": ["circuit_figures"],
-    "neurons": ["neuron_figures"],
+    "neurons": ["neuron_figures", "vote_figures"],
     "heuristics": ["heuristic_figures"],
     "bag": ["causal_figures"],
     "theories": ["theory_figures"],
@@ -276,6 +284,20 @@ class Costs:
         """Return the number of runs with the neurons of a heuristic or control ablated."""
         draws = self.params["knockouts"]["control_draws"]
         return (2 * (1 + draws) * KNOCKED + 1) * self.pairs(sizes)
+
+    def shifts(self, sizes: Sizes) -> int:
+        """Return the number of runs with one neuron shifted up or down."""
+        neurons, layers = self.patched(sizes) + self.sampled(sizes), min(self.late, self.kept)
+        if self.patched(sizes) == self.a.neurons:
+            neurons, layers = self.a.neurons, self.kept
+        each = 2 * self.params["causal_votes"]["vote_prompts"] * self.operators
+        return min(neurons, self.a.neurons) * layers * each
+
+    def steering(self, sizes: Sizes) -> int:
+        """Return the number of runs with late neurons at their means for a digit."""
+        settings = self.params["steering"]
+        arms = 3 * len(settings["steered_neurons"]) + 1
+        return 2 * arms * (1 + settings["steering_draws"]) * self.pairs(sizes)
 
     def prompt_knockouts(self, sizes: Sizes) -> int:
         """Return the number of runs with neurons ablated that are selected for each prompt."""
@@ -452,6 +474,9 @@ class Costs:
         row = self._model("neurons/neuron_attributions", pairs, "pairs", cpu, memory)
         yield replace(row, disk=ESTIMATE_ROW * estimates)
         yield self._runs("neurons/neuron_circuit_runs", self.neuron_circuits(sizes), tokens)
+        yield self._runs("neurons/logit_shifts", self.shifts(sizes), 0.5)
+        cpu = self.forward(2 * pairs, length)
+        yield self._model("neurons/tuned_lens", 2 * pairs, "prompts", cpu, self._answered(length))
 
     def _heuristics(self, _: Sizes) -> Iterator[CostRow]:
         at_once = self.params["scores"]["neurons_per_unit"]
@@ -463,6 +488,7 @@ class Costs:
         yield self._maps("heuristics/heuristic_overlaps", OVERLAPS * self.cells, 5000, False)
         yield self._maps("heuristics/spectra", SPECTRA * self.cells, 256, False)
         yield self._maps("heuristics/explained", EXPLAINED * self.cells, 1600, False)
+        yield self._maps("heuristics/label_rescores", RESCORED * self.cells, 64, False)
         yield self._maps("claims/fault_scores", FAULTS * self.cells, 19 * at_once, False)
 
     def _bag(self, sizes: Sizes) -> Iterator[CostRow]:
@@ -480,6 +506,14 @@ class Costs:
         yield self._runs("bag/neuron_knockout_runs", neurons, 0.5, most=True)
         yield self._runs("bag/prompt_knockout_runs", interventions, half, SINGLE)
         maps = self.late * self.a.neurons * self.operators
+        cpu = QUERY + DIGITS * maps * self.cells
+        yield CostRow(("bag/digit_means",), maps, "maps", cpu, ARRAYS + 800 * self.cells)
+        draws = 2 * (1 + self.params["steering"]["steering_draws"])
+        disk = 4 * draws * self.pairs(sizes) * self.late * self.a.neurons
+        yield CostRow(
+            ("bag/steering_given",), draws, "arrays", STARTED, LIBRARIES + disk / draws, disk
+        )
+        yield self._runs("bag/steering_runs", self.steering(sizes), half)
         cpu = QUERY + SUMMED * maps * self.cells
         yield CostRow(("bag/failures",), maps, "maps", cpu, ARRAYS + 2300 * self.cells)
 

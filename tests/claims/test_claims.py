@@ -47,6 +47,7 @@ PLACES = {  # of each study that a statement may be from, as its published text 
     "trigonometry": ["Sec. 4", "Sec. 5"],
     "fourier": ["whole"],
     "digits": ["whole"],
+    "manipulation": ["whole"],
 }
 SECTIONS = {  # of the heuristics study: where each of its figures belongs
     "2": "Sec. 2",

@@ -1,0 +1,122 @@
+"""Average each late neuron's activation over the cells whose result has a digit.
+
+Only discovery cells count, which steering does not run on. The model must predict whole results.
+
+Table digit_means: mean activations of late neurons by a digit of the result
+    subject   VARCHAR   the model
+    operator  VARCHAR   add, subtract, multiply or divide
+    place     VARCHAR   digit of the result: ones or tens
+    layer     SMALLINT  late layer, from 0
+    digit     INTEGER   value of the digit, 0 to 9; results below 10 have no tens
+    cells     INTEGER   number of discovery cells whose result has the digit
+    means     FLOAT[]   mean activation over these cells of each neuron, from neuron 0
+    shares    FLOAT[]   share of each neuron's variance over all discovery cells with such a digit
+                        that the digit explains, 0 to 1; the same for all digits
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from stages.lib.core.hdf5_store import LayerStore, widen
+from stages.lib.core.tables import write_table
+from stages.lib.heuristics import answer_tokens
+from stages.lib.sql.database import Database
+from stages.lib.subject import Subject
+
+SCHEMA: dict[str, Any] = {
+    "subject": pl.String,
+    "operator": pl.String,
+    "place": pl.String,
+    "layer": pl.Int16,
+    "digit": pl.Int32,
+    "cells": pl.Int32,
+    "means": pl.List(pl.Float32),
+    "shares": pl.List(pl.Float32),
+}
+PLACES = {"ones": 1, "tens": 10}
+AT_ONCE = 64  # neurons in memory
+
+
+def main(name: str) -> None:
+    """Average one model's activations."""
+    subject = Subject.named(name)
+    first, layers = subject.table("circuit/late_layers.parquet")[["first_layer", "layers"]].row(0)
+    late = range(layers if first is None else first, layers)
+    database = Database({"cells": [Path("data/corpus/cells.parquet")]}, threads=1)
+    frames = [pl.DataFrame(schema=SCHEMA)]
+    for store in subject.activation_stores():
+        if answer_tokens.numbers(store) is None:
+            discovery = discovery_cells(database, store)
+            for layer in sorted(set(late) & set(store.layers)):
+                frames += averaged(store, layer, discovery)
+    table = pl.concat(frames).with_columns(subject=pl.lit(name))
+    keys = ["operator", "place", "layer", "digit"]
+    write_table(table.sort(keys), subject.path("bag/digit_means.parquet"))
+
+
+def discovery_cells(database: Database, store: LayerStore) -> np.ndarray:
+    """Return which cells of a store's grid are discovery cells: (op1, op2) bool."""
+    operator = store.attributes["operator"]
+    query = """
+        select op1, op2 from cells
+        where operator = $operator and split_of(operator, op1, op2) = 'discovery'
+        order by op1, op2"""
+    op1, op2 = database.sql(query, operator=operator).pl().to_numpy().T
+    results = store.columns["result"]
+    inside = (op1 < results.shape[0]) & (op2 < results.shape[1])
+    split = np.zeros(results.shape, bool)
+    split[op1[inside], op2[inside]] = True
+    return split & (results >= 0)
+
+
+def averaged(store: LayerStore, layer: int, discovery: np.ndarray) -> Iterator[pl.DataFrame]:
+    """Yield the rows of each place for one layer; discovery: (op1, op2) bool."""
+    neurons, results = store.axes["neuron"], store.columns["result"][discovery]
+    blocks = []
+    for first in range(0, neurons, AT_ONCE):
+        values = widen(store.read(layer, slice(first, first + AT_ONCE), slice(None)))
+        blocks.append(by_digit(values[:, discovery].astype(np.float64), results))
+    for place in PLACES:
+        means, counts, shares = zip(*(block[place] for block in blocks), strict=True)
+        joined = np.round(np.concatenate(means, axis=1), 6) + 0.0
+        columns = {
+            "digit": np.arange(10),
+            "cells": counts[0],
+            "means": joined,
+            "shares": np.tile(np.round(np.concatenate(shares), 6) + 0.0, (10, 1)),
+        }
+        operator = {"operator": store.attributes["operator"]}
+        keys = {"subject": "", **operator, "place": place, "layer": layer}
+        table = pl.DataFrame(columns).with_columns(**{key: pl.lit(v) for key, v in keys.items()})
+        yield table.select(list(SCHEMA)).cast(SCHEMA)  # type: ignore[arg-type]
+
+
+def by_digit(
+    values: np.ndarray, results: np.ndarray
+) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Return for each place means (10, neurons), cells (10,) and explained shares (neurons,).
+
+    values: (neurons, cells); results: (cells,). A digit without cells has means of 0.
+    """
+    averages = {}
+    for place, size in PLACES.items():
+        has_digit = results >= (size if size > 1 else 0)
+        digits, own = results[has_digit] // size % 10, values[:, has_digit]
+        is_digit = (digits == np.arange(10)[:, None]).astype(np.float64)
+        counts = is_digit.sum(1).astype(np.int32)
+        means = is_digit @ own.T / np.maximum(counts, 1)[:, None]
+        total = own.var(axis=1) if own.size else np.zeros(len(own))
+        mean = own.mean(axis=1) if own.size else total
+        between = counts @ np.square(means - mean) / max(counts.sum(), 1)
+        shares = np.divide(between, total, out=np.zeros_like(total), where=total > 0)
+        averages[place] = means, counts, shares
+    return averages
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
