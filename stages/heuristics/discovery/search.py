@@ -5,10 +5,11 @@ predicate, plus samples / 2 * log2(error / variance) for the map. `samples` is t
 labels, of op1 and of op2, rather than the number of cells. Neighbouring cells are not independent,
 and under the null of relabelled operands only the labels are exchangeable.
 
-All atoms are tried. Conjunctions are searched by turns. From the best atom of each quantity, in a
-range and in a remainder, the best second atom is searched among the cells inside. Then the first
-atom is searched anew within the second, until the description gets no shorter. Within a
-conjunction, a long range is searched from coarse to fine, one end at a time.
+All atoms are tried. Conjunctions are searched by turns, at first on a random sample of the cells.
+From the best atom of each quantity, a range and a remainder, the best second atom is searched among
+the cells inside. The best of these pairs are improved: the first atom is searched anew within the
+second, until the description gets no shorter, at last on all cells. Within a conjunction, a long
+range is searched from coarse to fine, one end at a time.
 """
 
 from typing import NamedTuple
@@ -23,20 +24,24 @@ from stages.lib.core.compiled import compiled
 ROUNDING = 1e-6
 EXHAUSTIVE = 60  # codes; longer ranges of a second atom are searched from coarse to fine
 COARSE = 24  # starts and ends of the coarse search
-ROUNDS = 6  # most turns of a conjunction
+SAMPLE = 15_000  # cells on which conjunctions are searched at first
+IMPROVED = 2  # pairs of atoms that are improved on the sample
+TURNS = 6  # most searches of one atom within the other
 NONE = -1  # the view of an atom that a predicate lacks
 
 
 class Space(NamedTuple):
     """The cells that are searched, and the grammar.
 
-    values: (4, cells) int16 of op1, op2, result and relations; counts: (4, values) cells of each
-    value; quantity, size, families: (views,); families tells which atoms compete to be a first
-    atom; codes: (views, values) int16; bits: (views, 2); samples, least: counts.
+    values: (cells, 4) uint16 of op1, op2, result and relations; counts: (4, values) cells of each
+    value; lengths: (4,) number of values; quantity, size, families: (views,); families tells which
+    atoms compete to be a first atom; codes: (views, values) uint16; bits: (views, 2); samples,
+    least: counts. The order of the cells is random, since the first are a sample of all.
     """
 
     values: np.ndarray
     counts: np.ndarray
+    lengths: np.ndarray
     quantity: np.ndarray
     size: np.ndarray
     families: np.ndarray
@@ -63,20 +68,21 @@ class Found(NamedTuple):
 def space(quantities: np.ndarray, made: list[View], samples: int, least: int) -> Space:
     """Prepare the search.
 
-    quantities: (4, cells) of op1, op2, result and relations; made: the views; samples: number of
-    operand labels; least: fewest cells inside, and outside, of an atom or a conjunction.
+    quantities: (4, cells) of op1, op2, result and relations, in random order; made: the views;
+    samples: number of operand labels; least: fewest cells inside, and outside, of a predicate.
     """
     names = ["op1", "op2", "result", grammar.BOTH]
     length = max(len(view.codes) for view in made)
-    codes = np.zeros((len(made), length), np.int16)
+    codes = np.zeros((len(made), length), np.uint16)
     for row, view in zip(codes, made, strict=True):
         row[: len(view.codes)] = view.codes
     quantity = np.array([names.index(view.quantity) for view in made])
     is_range = np.array([view.step > 0 for view in made])
     counts = [np.bincount(values, minlength=length) for values in quantities]
     return Space(
-        quantities.astype(np.int16),
+        np.ascontiguousarray(quantities.T, np.uint16),
         np.array(counts, np.float64),
+        quantities.max(1) + 1,
         quantity,
         np.array([view.size for view in made]),
         2 * quantity + is_range,
@@ -113,7 +119,7 @@ def _search(deviations, total, budget, within):
     for view in range(len(within.size)):
         for kind in range(2):
             share, bits = shares[view, kind], within.bits[view, kind] + 1
-            gain = _gain(share, bits, within.samples)
+            gain = bits_saved(share, bits, within.samples)
             family = within.families[view]
             if share > 0 and gain > seed_gain[family]:
                 seed_gain[family], seeds[family] = gain, atoms[view, kind]
@@ -123,18 +129,16 @@ def _search(deviations, total, budget, within):
             if bits <= budget and share > short_share:
                 short_share, short_bits = share, bits
                 short[0] = atoms[view, kind]
-    for family in range(families):
-        if seeds[family, 0] >= 0:
-            pair, bits, share, gain = _conjunction(deviations, total, seeds[family], within)
-            if gain > best_gain:
-                best_gain, best_share, best_bits = gain, share, bits
-                best[:] = pair
-    short_gain = _gain(short_share, short_bits, within.samples)
+    pair, bits, share, gain = _conjunction(deviations, total, seeds, within)
+    if gain > best_gain:
+        best_gain, best_share, best_bits = gain, share, bits
+        best[:] = pair
+    short_gain = bits_saved(short_share, short_bits, within.samples)
     return (best, best_bits, best_share, best_gain), (short, short_bits, short_share, short_gain)
 
 
 @compiled()
-def _gain(share, bits, samples):
+def bits_saved(share, bits, samples):
     """Return by how many bits a predicate shortens the description of a map."""
     return samples / 2 * np.log2(1 / max(1 - share, ROUNDING)) - bits
 
@@ -142,22 +146,61 @@ def _gain(share, bits, samples):
 @compiled()
 def _atoms(deviations, total, within):
     """Return the best value and range of each view, (views, 2, 3), and their shares, (views, 2)."""
-    sums = np.zeros(within.counts.shape)
-    values = within.values
-    for cell in range(len(deviations)):
-        for quantity in range(4):
-            sums[quantity, values[quantity, cell]] += deviations[cell]
+    sums = sums_by_value(deviations, within)
     return _best(sums, within.counts, len(deviations), total, 100_000, within)
 
 
 @compiled()
-def _conjunction(deviations, total, seed, within):
-    """Return the best conjunction from a first atom: its atoms, bits, share and gain."""
+def sums_by_value(deviations, within):
+    """Add up a map's deviations by value of each quantity: (cells,) to (4, values)."""
+    sums, values = np.zeros(within.counts.shape), within.values
+    for cell in range(len(deviations)):
+        deviation = deviations[cell]
+        sums[0, values[cell, 0]] += deviation
+        sums[1, values[cell, 1]] += deviation
+        sums[2, values[cell, 2]] += deviation
+        sums[3, values[cell, 3]] += deviation
+    return sums
+
+
+@compiled()
+def _conjunction(deviations, total, seeds, within):
+    """Return the best conjunction: its atoms, bits, share and gain; seeds: (n, 3) first atoms."""
+    sample = deviations[:SAMPLE] - deviations[:SAMPLE].mean()
+    of_sample = 0.0
+    for deviation in sample:
+        of_sample += deviation * deviation
+    pairs, gains = np.full((len(seeds), 2, 3), -1), np.full(len(seeds), -np.inf)
+    for number in range(len(seeds)):
+        if seeds[number, 0] >= 0 and of_sample > 0:
+            pairs[number], _, _, gains[number] = _turn(sample, of_sample, seeds[number], 1, within)
+    best, best_gain = seeds[0], -np.inf
+    for _ in range(IMPROVED):
+        number = np.argmax(gains)
+        if gains[number] > -np.inf:
+            first = pairs[number, 1].copy()
+            pair, _, _, gain = _turn(sample, of_sample, first, TURNS, within)
+            if gain > best_gain:
+                best, best_gain = pair[0].copy(), gain
+            gains[number] = -np.inf
+    if best_gain == -np.inf:
+        return pairs[0], 0.0, 0.0, -np.inf
+    if len(sample) == len(deviations):
+        return _turn(deviations, total, best, 1, within)
+    return _turn(deviations, total, best, TURNS, within)
+
+
+@compiled()
+def _turn(deviations, total, seed, turns, within):
+    """Search a second atom within a first, then the first anew within the second, and so on.
+
+    Returns the atoms, bits, share and gain of the conjunction.
+    """
     pair, best, first = np.full((2, 3), -1), np.full((2, 3), -1), seed.copy()
     best_bits = best_share = 0.0
     best_gain = -np.inf
     sums, counts = np.zeros(within.counts.shape), np.zeros(within.counts.shape)
-    for _ in range(ROUNDS):
+    for _ in range(turns):
         _inside(deviations, first, within, sums, counts)
         atoms, shares = _best(sums, counts, len(deviations), total, EXHAUSTIVE, within)
         first_bits = within.bits[first[0], int(first[1] < first[2])]
@@ -166,7 +209,7 @@ def _conjunction(deviations, total, seed, within):
             for kind in range(2):
                 if shares[view, kind] > 0:
                     both = first_bits + within.bits[view, kind]  # one bit more, and one less
-                    gained = _gain(shares[view, kind], both, within.samples)
+                    gained = bits_saved(shares[view, kind], both, within.samples)
                     if gained > gain:
                         gain, bits, share = gained, both, shares[view, kind]
                         pair[0], pair[1] = first, atoms[view, kind]
@@ -182,18 +225,24 @@ def _conjunction(deviations, total, seed, within):
 def _inside(deviations, atom, within, sums, counts):
     """Add up deviations and cells by value of each quantity, in the cells that satisfy an atom."""
     sums[:], counts[:] = 0, 0
-    view = atom[0]
-    codes = within.codes[view]
+    codes, values = within.codes[atom[0]], within.values
     inside = (codes >= atom[1]) & (codes <= atom[2])
-    values = within.values
-    own = values[within.quantity[view]]
-    for cell in range(len(deviations)):
-        if inside[own[cell]]:
-            deviation = deviations[cell]
-            for quantity in range(4):
-                value = values[quantity, cell]
-                sums[quantity, value] += deviation
-                counts[quantity, value] += 1
+    own, number = within.quantity[atom[0]], 0
+    cells = np.empty(len(deviations), np.uint32)
+    for cell in range(len(deviations)):  # without a branch, which would often be mispredicted
+        cells[number] = cell
+        number += inside[values[cell, own]]
+    for cell in cells[:number]:
+        deviation = deviations[cell]
+        op1, op2, result, relation = values[cell]
+        sums[0, op1] += deviation
+        sums[1, op2] += deviation
+        sums[2, result] += deviation
+        sums[3, relation] += deviation
+        counts[0, op1] += 1
+        counts[1, op2] += 1
+        counts[2, result] += 1
+        counts[3, relation] += 1
 
 
 @compiled()
@@ -209,7 +258,7 @@ def _best(sums, counts, cells, total, exhaustive, within):
     for view in range(views):
         size, quantity = within.size[view], within.quantity[view]
         s[: size + 1], n[: size + 1] = 0, 0
-        for value in range(counts.shape[1]):
+        for value in range(within.lengths[quantity]):
             if counts[quantity, value]:
                 code = within.codes[view, value]
                 s[code + 1] += sums[quantity, value]
