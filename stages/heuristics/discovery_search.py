@@ -59,7 +59,6 @@ from stages.heuristics.discovery.search import (
     sums_by_value,
 )
 from stages.heuristics.grids import CELLS, OperandGrids
-from stages.heuristics.null_distribution.relabelled import permutations
 from stages.heuristics.settings import PermutationTests, Scores
 from stages.lib import heuristics
 from stages.lib.core.compiled import compiled
@@ -118,8 +117,8 @@ class DiscoveryWork:
         grid, layer, neurons = self.grids.read(number)
         rows = []
         for neuron, activations, _ in neurons:
-            relabelled = permutations(grid, range(neuron + 1, neuron + 2), self.seed)
-            row = self.language(grid).row(activations, relabelled)
+            random = np.random.default_rng([self.seed, layer, neuron])
+            row = self.language(grid).row(activations, random)
             keys = {"subject": self.subject.name, "operator": grid.operator, "layer": layer}
             rows.append(keys | {"neuron": neuron} | row)
             report(1)
@@ -132,38 +131,44 @@ class DiscoveryWork:
 class Language:
     """What can be said about the cells of one operator: the grammar, and the catalogue.
 
-    training, held_out: indices of cells, in random order; quantities: (4, cells) of op1, op2,
-    result and relations.
+    order: (cells,) the grid's cells in random order, training cells first; training: their number;
+    quantities: (4, cells) of op1, op2, result and relations, in this order.
     """
 
     def __init__(self, grid: OperandGrid, least_cells: int):
-        self.grid = grid
-        relations = grammar.relations(grid.op1, grid.op2)
-        self.quantities = np.stack([grid.op1, grid.op2, grid.results, relations])
         in_training = _in_training(grid)
         shuffled = np.random.default_rng(0).permutation(len(grid.cells))
-        self.training = shuffled[in_training[shuffled]]
-        self.held_out = shuffled[~in_training[shuffled]]
-        values = self.quantities.max(1, initial=0).tolist()
-        self.views = grammar.views(dict(zip(QUANTITIES, values[:3], strict=True)))
-        labels = len(np.unique(grid.op1)) + len(np.unique(grid.op2))
-        of_training = self.quantities[:, self.training]
+        first, last = shuffled[in_training[shuffled]], shuffled[~in_training[shuffled]]
+        self.order, self.training = np.concatenate([first, last]), len(first)
+        self.places = grid.cells[self.order]
+        relations = grammar.relations(grid.op1, grid.op2)
+        quantities = np.stack([grid.op1, grid.op2, grid.results, relations])
+        self.quantities = quantities[:, self.order]
+        largest = dict(zip(QUANTITIES, quantities.max(1, initial=0).tolist(), strict=False))
+        self.views = grammar.views(largest)
+        self.operands = np.unique(grid.op1), np.unique(grid.op2)
+        labels = len(self.operands[0]) + len(self.operands[1])
+        of_training = self.quantities[:, : self.training]
         self.space = space(of_training, self.views, labels, least_cells)
-        self.catalogue = Catalogue(self)
+        self.catalogue = Catalogue(grid, self)
 
-    def row(self, activations: np.ndarray, relabelled: tuple[np.ndarray, np.ndarray]) -> dict:
+    def row(self, activations: np.ndarray, random: np.random.Generator) -> dict:
         """Return a neuron's columns of the table.
 
-        activations: (op1, op2) of the operand grid; relabelled: (1, op1) and (1, op2) labels.
+        activations: (op1, op2) of the operand grid; random: relabels the operands of the decoy.
         """
-        values = activations.ravel()[self.grid.cells]
-        (rows,), (columns,) = relabelled
-        decoy = activations[rows[self.grid.op1], columns[self.grid.op2]]
+        values = activations.ravel()[self.places]
+        relabelled = activations.copy()
+        rows, columns = self.operands
+        relabelled[rows] = relabelled[random.permutation(rows)]
+        relabelled[:, columns] = relabelled[:, random.permutation(columns)]
+        decoy = relabelled.ravel()[self.places[: self.training]]
         budget = self.catalogue.bits
-        best, short = search(values[self.training], self.space, budget)
-        of_decoy, _ = search(decoy[self.training], self.space, budget)
+        best, short = search(values[: self.training], self.space, budget)
+        of_decoy, _ = search(decoy, self.space, budget)
         inside = holds(self.quantities, best, self.space)
-        catalogue, of_catalogue, named = self.catalogue.best(values[self.training])
+        catalogue, of_catalogue = self.catalogue.best(values[: self.training])
+        by_catalogue, by_short = self.catalogue.cells[catalogue], self._holds(short)
         return {
             "predicate": self.text(best),
             "atoms": int((best.atoms[:, 0] != NONE).sum()),
@@ -173,12 +178,12 @@ class Language:
             "explained_training": best.share,
             "explained": self.explained(values, inside),
             "same_as": self.catalogue.names_by_cells.get(_cells_digest(inside)),
-            "catalogue": catalogue,
+            "catalogue": self.catalogue.names[catalogue],
             "catalogue_bits": budget,
             "catalogue_gain": bits_saved(of_catalogue, budget, self.space.samples),
-            "catalogue_explained": self.explained(values, named),
+            "catalogue_explained": self.explained(values, by_catalogue),
             "short": self.text(short),
-            "short_explained": self.explained(values, holds(self.quantities, short, self.space)),
+            "short_explained": self.explained(values, by_short),
         }
 
     def text(self, found: Found) -> str | None:
@@ -190,83 +195,103 @@ class Language:
     def explained(self, values: np.ndarray, inside: np.ndarray) -> float | None:
         """Return the share of held-out variance that the means of training cells explain.
 
-        values: (cells,); inside: (cells,) bool. None if the held-out cells do not vary.
+        values, inside: (cells,), inside is bool. None if the held-out cells do not vary.
         """
-        share = _explained(values, inside, self.training, self.held_out)
+        share = _explained(values, inside, self.training)
         return None if np.isnan(share) else round(share, 6) + 0.0
+
+    def _holds(self, found: Found) -> np.ndarray:
+        return holds(self.quantities, found, self.space)
 
 
 class Catalogue:
     """The catalogue's heuristics as sets of cells.
 
-    bits: log2 of the number of heuristics; names_by_cells: digest of a set of cells -> name.
+    names: those of the heuristics; bits: log2 of their number; cells: (heuristics, cells) bool;
+    names_by_cells: digest of a set of cells -> name.
     """
 
-    def __init__(self, language: Language):
-        self.language, grid = language, language.grid
+    def __init__(self, grid: OperandGrid, language: Language):
         self.names: list[str] = []
-        self.quantity: list[int] = []
-        self.members: list[np.ndarray] = []  # values of the quantity, or indices of cells
-        self._add(grid.operands, grid, [0, 1])
-        self._add(grid.answers, grid, [2])
+        masks = []
+        for group in (grid.operands, grid.answers):
+            self.names += group.names.tolist()
+            masks += _masks(group, language.order)
+        self.cells = np.array(masks, bool).reshape(len(masks), len(language.order))
         self.bits = log2(max(1, len(self.names)))
-        training = language.training
-        length = language.space.counts.shape[1]
-        self.of_values = np.zeros((len(self.names), 3, length))  # 1: value satisfies heuristic
-        self.other: dict[int, np.ndarray] = {}  # heuristic -> which training cells satisfy it
-        sizes = np.zeros(len(self.names))
         self.names_by_cells: dict[bytes, str] = {}
-        for number, name in enumerate(self.names):
-            inside = self.cells(number)
+        for name, inside in zip(self.names, self.cells, strict=True):
             self.names_by_cells.setdefault(_cells_digest(inside), name)
-            sizes[number] = inside[training].sum()
-            if self.quantity[number] == NONE:
-                self.other[number] = inside[training]
-            else:
-                self.of_values[number, self.quantity[number], self.members[number]] = 1
-        self.of_values = self.of_values.reshape(len(self.names), -1)
-        outside = len(training) - sizes
-        least = language.space.least
-        usable = (sizes >= least) & (outside >= least)
-        scale = np.where(usable, sizes * outside / max(1, len(training)), np.inf)
-        self.scale = scale
+        self.space, training = language.space, language.training
+        # what a heuristic is about: a quantity's values, or cells
+        self.lists = _lists([grid.operands, grid.answers], language)
+        sizes = self.cells[:, :training].sum(1)
+        outside = training - sizes
+        usable = (sizes >= self.space.least) & (outside >= self.space.least)
+        self.scale = np.where(usable, sizes * outside / max(1, training), np.inf)
 
-    def _add(self, group: Group, grid: OperandGrid, quantities: list[int]) -> None:
-        """Add a group's heuristics; quantities: those of the group's sets."""
-        for number, name in enumerate(group.names):
-            own = group.sets.quantity[number]
-            self.names.append(name)
-            self.quantity.append([*quantities, NONE][own])
-            self.members.append(members_of(group.sets, number))
-
-    def cells(self, number: int) -> np.ndarray:
-        """Return which cells satisfy a heuristic: (cells,) bool."""
-        quantity, members = self.quantity[number], self.members[number]
-        if quantity == NONE:
-            inside = np.zeros(len(self.language.grid.cells), bool)
-            inside[members] = True
-            return inside
-        satisfied = np.zeros(self.language.space.counts.shape[1], bool)
-        satisfied[members] = True
-        return satisfied[self.language.quantities[quantity]]
-
-    def best(self, values: np.ndarray) -> tuple[str | None, float, np.ndarray]:
-        """Return the name of the heuristic that explains the largest share, the share, its cells.
+    def best(self, values: np.ndarray) -> tuple[int, float]:
+        """Return the heuristic that explains the largest share of variance, and this share.
 
         values: (cells,) of training cells.
         """
-        if not self.names or not len(values):
-            return None, 0.0, np.zeros(len(self.language.grid.cells), bool)
         deviations = values - values.mean(dtype=np.float64)
-        by_value = sums_by_value(deviations, self.language.space)[:3]
-        sums = self.of_values @ by_value.ravel()
-        for number, inside in self.other.items():
-            sums[number] = deviations[inside].sum()
+        total = float(deviations @ deviations)
+        if not total > 0:
+            return 0, 0.0
+        by_value = sums_by_value(deviations, self.space)[:3].ravel()
+        sums = _add_up(np.concatenate([by_value, deviations]), *self.lists)
         explained = sums**2 / self.scale
         number = int(explained.argmax())
-        total = float(deviations @ deviations)
-        share = float(explained[number]) / total if total > 0 else 0.0
-        return self.names[number], share, self.cells(number)
+        return number, float(explained[number]) / total
+
+
+def _masks(group: Group, order: np.ndarray) -> list[np.ndarray]:
+    """Return which cells, in this order, satisfy each heuristic of a group."""
+    masks = []
+    for number in range(len(group.names)):
+        quantity, members = group.sets.quantity[number], members_of(group.sets, number)
+        if quantity == len(group.sets.values):
+            inside = np.zeros(len(order), bool)
+            inside[members] = True
+        else:
+            satisfied = np.zeros(group.sets.largest + 1, bool)
+            satisfied[members] = True
+            inside = satisfied[group.sets.values[quantity]]
+        masks.append(inside[order])
+    return masks
+
+
+def _lists(groups: list[Group], language: Language) -> tuple[np.ndarray, np.ndarray]:
+    """Return what Catalogue.best adds up for each heuristic: starts (heuristics + 1,) and indices.
+
+    An index is of op1's values, op2's, the result's, or of training cells, one after the other.
+    """
+    length = language.space.counts.shape[1]
+    place = np.full(len(language.order), -1)  # of a cell of the grid among training cells
+    place[language.order[: language.training]] = np.arange(language.training)
+    lists, first = [], 0
+    for group in groups:
+        for number in range(len(group.names)):
+            quantity, members = int(group.sets.quantity[number]), members_of(group.sets, number)
+            if quantity == len(group.sets.values):
+                own = place[members]
+                lists.append(own[own >= 0] + len(QUANTITIES) * length)
+            else:
+                lists.append(members.astype(np.int64) + (first + quantity) * length)
+        first += len(group.sets.values)
+    starts = np.cumsum([0, *map(len, lists)])
+    return starts, np.concatenate([np.zeros(0, np.int64), *lists])
+
+
+@compiled()
+def _add_up(terms, starts, indices):
+    """Add up the terms of each heuristic: (heuristics,); see _lists."""
+    sums = np.zeros(len(starts) - 1)
+    for number in range(len(sums)):
+        for i in range(starts[number], starts[number + 1]):
+            sums[number] += terms[indices[i]]
+    return sums
 
 
 def _in_training(grid: OperandGrid) -> np.ndarray:
@@ -285,20 +310,17 @@ def _cells_digest(inside: np.ndarray) -> bytes:
 
 
 @compiled()
-def _explained(values, inside, training, held_out):
-    """Predict held-out cells by the means of training cells, inside and outside; see explained."""
+def _explained(values, inside, training):
+    """Predict held-out cells by the means of training cells; see Language.explained."""
     sums, counts = np.zeros(2), np.zeros(2)
-    for cell in training:
+    for cell in range(training):
         side = int(inside[cell])
         sums[side] += values[cell]
         counts[side] += 1
     means = sums / np.maximum(counts, 1)
-    mean = 0.0
-    for cell in held_out:
-        mean += values[cell]
-    mean /= max(1, len(held_out))
+    mean = values[training:].astype(np.float64).mean() if training < len(values) else 0.0
     error = variance = 0.0
-    for cell in held_out:
+    for cell in range(training, len(values)):
         error += (values[cell] - means[int(inside[cell])]) ** 2
         variance += (values[cell] - mean) ** 2
     if variance == 0:

@@ -24,7 +24,7 @@ from stages.lib.core.compiled import compiled
 ROUNDING = 1e-6
 EXHAUSTIVE = 60  # codes; longer ranges of a second atom are searched from coarse to fine
 COARSE = 24  # starts and ends of the coarse search
-SAMPLE = 15_000  # cells on which conjunctions are searched at first
+SAMPLE = 10_000  # cells on which conjunctions are searched at first
 IMPROVED = 2  # pairs of atoms that are improved on the sample
 TURNS = 6  # most searches of one atom within the other
 NONE = -1  # the view of an atom that a predicate lacks
