@@ -21,12 +21,14 @@
 -- q_value             DOUBLE    false discovery rate, 0 to 1, if all neurons of the operator with
 --                               a gain as large are discovered; null if the decoy's gain is larger
 -- discovered          BOOLEAN   whether q_value is at most $level
+-- side                VARCHAR   top or bottom: whether activations are larger or smaller, on
+--                               average, where the predicate holds
 -- explained_training  FLOAT     share of the variance of training cells that the predicate
 --                               explains, 0 to 1
 -- explained           FLOAT     share of the variance of held-out cells that the predicate
 --                               explains, at most 1; below 0 is worse than predicting the mean
--- same_as             VARCHAR   heuristic of the catalogue that the same cells satisfy; null if the
---                               catalogue has none
+-- same_as             VARCHAR   heuristic of the catalogue that the same cells satisfy, or exactly
+--                               the other cells; null if the catalogue has none
 -- catalogue           VARCHAR   heuristic of the catalogue that explains the largest share of the
 --                               variance of training cells
 -- catalogue_bits      FLOAT     bits that select a heuristic of the catalogue
@@ -64,7 +66,7 @@ select
     $subject as subject, operator, layer, neuron, predicate, atoms, bits, gain, decoy_gain,
     case when own = 1 then q_value end as q_value,
     own = 1 and q_value <= $level::double as discovered,
-    explained_training, explained, same_as, catalogue, catalogue_bits, catalogue_gain,
+    side, explained_training, explained, same_as, catalogue, catalogue_bits, catalogue_gain,
     catalogue_explained, short, short_explained
 from discovery_search
 join competing using (operator, layer, neuron)

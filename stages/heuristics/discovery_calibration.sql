@@ -10,9 +10,9 @@
 -- neurons     INTEGER  neurons of the grade, counted once for each operator
 -- planted     INTEGER  planted pairs of neuron and heuristic
 -- discovered  INTEGER  neurons with a discovered predicate
--- right       INTEGER  discovered predicates that are right
--- precision   DOUBLE   right / discovered, 0 to 1; null if nothing is discovered
--- recall      DOUBLE   right / planted, 0 to 1; null if nothing was planted
+-- correct     INTEGER  discovered predicates that are right
+-- precision   DOUBLE   correct / discovered, 0 to 1; null if nothing is discovered
+-- recall      DOUBLE   correct / planted, 0 to 1; null if nothing was planted
 -- explained   DOUBLE   mean share of the variance of held-out cells that the discovered
 --                      predicates explain, at most 1; null if nothing is discovered
 with
@@ -36,7 +36,7 @@ with
     counted as (
         select
             coalesce(grade, 'all') as grade, count(*) as discovered,
-            count(*) filter ((operator, layer, neuron) in (from right_ones)) as right,
+            count(*) filter ((operator, layer, neuron) in (from right_ones)) as correct,
             avg(explained) as explained
         from discovered
         join (select distinct operator, layer, neuron, grade from planted)
@@ -46,9 +46,9 @@ with
     )
 select
     grade, neurons::integer as neurons, planted::integer as planted,
-    coalesce(discovered, 0)::integer as discovered, coalesce(right, 0)::integer as right,
-    right / nullif(discovered, 0) as precision,
-    coalesce(right, 0) / nullif(planted, 0) as recall,
+    coalesce(discovered, 0)::integer as discovered, coalesce(correct, 0)::integer as correct,
+    correct / nullif(discovered, 0) as precision,
+    coalesce(correct, 0) / nullif(planted, 0) as recall,
     round(explained, 6) as explained
 from sizes left join counted using (grade)
 order by grade

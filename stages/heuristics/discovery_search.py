@@ -19,13 +19,15 @@ Table discovery_search: the predicate of shortest description of each neuron, an
     gain                FLOAT     bits by which the predicate makes the description of the
                                   activations shorter, its own bits subtracted; at least 0
     decoy_gain          FLOAT     largest gain of any predicate with the operands relabelled
+    side                VARCHAR   top or bottom: whether activations are larger or smaller, on
+                                  average, where the predicate holds; null without a predicate
     explained_training  FLOAT     share of the variance of training cells that the predicate
                                   explains by two means, 0 to 1
     explained           FLOAT     share of the variance of held-out cells that the predicate
                                   explains; below 0 is worse than predicting the mean; null if they
                                   do not vary
-    same_as             VARCHAR   heuristic of the catalogue that the same cells satisfy; null if
-                                  the catalogue has none
+    same_as             VARCHAR   heuristic of the catalogue that the same cells satisfy, or exactly
+                                  the other cells; null if the catalogue has none
     catalogue           VARCHAR   heuristic of the catalogue that explains the largest share of the
                                   variance of training cells
     catalogue_bits      FLOAT     bits that select a heuristic of the catalogue, log2 of its size
@@ -82,6 +84,7 @@ SCHEMA = {
     "bits": pl.Float32,
     "gain": pl.Float32,
     "decoy_gain": pl.Float32,
+    "side": pl.String,
     "explained_training": pl.Float32,
     "explained": pl.Float32,
     "same_as": pl.String,
@@ -175,6 +178,7 @@ class Language:
             "bits": best.bits,
             "gain": best.gain,
             "decoy_gain": of_decoy.gain,
+            "side": _side(values, inside) if best.gain > 0 else None,
             "explained_training": best.share,
             "explained": self.explained(values, inside),
             "same_as": self.catalogue.names_by_cells.get(_cells_digest(inside)),
@@ -208,7 +212,7 @@ class Catalogue:
     """The catalogue's heuristics as sets of cells.
 
     names: those of the heuristics; bits: log2 of their number; cells: (heuristics, cells) bool;
-    names_by_cells: digest of a set of cells -> name.
+    names_by_cells: digest of a set of cells, or of all other cells -> name.
     """
 
     def __init__(self, grid: OperandGrid, language: Language):
@@ -222,6 +226,8 @@ class Catalogue:
         self.names_by_cells: dict[bytes, str] = {}
         for name, inside in zip(self.names, self.cells, strict=True):
             self.names_by_cells.setdefault(_cells_digest(inside), name)
+        for name, inside in zip(self.names, self.cells, strict=True):
+            self.names_by_cells.setdefault(_cells_digest(~inside), name)
         self.space, training = language.space, language.training
         # what a heuristic is about: a quantity's values, or cells
         self.lists = _lists([grid.operands, grid.answers], language)
@@ -303,6 +309,11 @@ def _in_training(grid: OperandGrid) -> np.ndarray:
     training = np.zeros(grid.shape, bool)
     training[op1[on_grid], op2[on_grid]] = True
     return training.ravel()[grid.cells]
+
+
+def _side(values: np.ndarray, inside: np.ndarray) -> str:
+    """Return whether values are larger, on average, inside (top) or outside (bottom)."""
+    return "top" if values[inside].mean() > values[~inside].mean() else "bottom"
 
 
 def _cells_digest(inside: np.ndarray) -> bytes:

@@ -6,12 +6,13 @@ labels, of op1 and of op2, rather than the number of cells. Neighbouring cells a
 and under the null of relabelled operands only the labels are exchangeable.
 
 All atoms are tried. Conjunctions are searched by turns, at first on a random sample of the cells.
-From the best atom of each quantity, a range and a remainder, the best second atom is searched among
+From the best atoms, one range or remainder of each quantity, the best second atom is searched among
 the cells inside. The best of these pairs are improved: the first atom is searched anew within the
 second, until the description gets no shorter, at last on all cells. Within a conjunction, a long
 range is searched from coarse to fine, one end at a time.
 """
 
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +25,8 @@ from stages.lib.core.compiled import compiled
 ROUNDING = 1e-6
 EXHAUSTIVE = 60  # codes; longer ranges of a second atom are searched from coarse to fine
 COARSE = 24  # starts and ends of the coarse search
+LONG = 100_000  # codes that no range reaches: all ranges are tried
+SEEDS = 5  # first atoms that are tried
 SAMPLE = 10_000  # cells on which conjunctions are searched at first
 IMPROVED = 2  # pairs of atoms that are improved on the sample
 TURNS = 6  # most searches of one atom within the other
@@ -65,6 +68,9 @@ class Found(NamedTuple):
     gain: float
 
 
+NOTHING = Found(np.full((2, 3), NONE), 0.0, 0.0, 0.0)
+
+
 def space(quantities: np.ndarray, made: list[View], samples: int, least: int) -> Space:
     """Prepare the search.
 
@@ -98,56 +104,107 @@ def search(values: np.ndarray, within: Space, budget: float) -> tuple[Found, Fou
 
     values: (cells,) the map on the space's cells.
     """
-    deviations = values.astype(np.float64)
-    deviations -= deviations.mean()
-    total = float(deviations @ deviations)
+    deviations, total = _centred(values)
     if not total > 0:
-        nothing = Found(np.full((2, 3), NONE), 0.0, 0.0, 0.0)
-        return nothing, nothing
-    best, short = _search(deviations.astype(np.float32), total, budget, within)
-    return Found(*best), Found(*short)
-
-
-@compiled()
-def _search(deviations, total, budget, within):
-    atoms, shares = _atoms(deviations, total, within)
-    families = np.max(within.families) + 1
-    seeds, seed_gain = np.full((families, 3), -1), np.full(families, -np.inf)
-    best, short = np.full((2, 3), -1), np.full((2, 3), -1)
-    best_bits = best_share = best_gain = 0.0
-    short_bits = short_share = 0.0
-    for view in range(len(within.size)):
-        for kind in range(2):
-            share, bits = shares[view, kind], within.bits[view, kind] + 1
-            gain = bits_saved(share, bits, within.samples)
-            family = within.families[view]
-            if share > 0 and gain > seed_gain[family]:
-                seed_gain[family], seeds[family] = gain, atoms[view, kind]
-            if gain > best_gain:
-                best_gain, best_share, best_bits = gain, share, bits
-                best[0] = atoms[view, kind]
-            if bits <= budget and share > short_share:
-                short_share, short_bits = share, bits
-                short[0] = atoms[view, kind]
-    pair, bits, share, gain = _conjunction(deviations, total, seeds, within)
-    if gain > best_gain:
-        best_gain, best_share, best_bits = gain, share, bits
-        best[:] = pair
-    short_gain = bits_saved(short_share, short_bits, within.samples)
-    return (best, best_bits, best_share, best_gain), (short, short_bits, short_share, short_gain)
-
-
-@compiled()
-def bits_saved(share, bits, samples):
-    """Return by how many bits a predicate shortens the description of a map."""
-    return samples / 2 * np.log2(1 / max(1 - share, ROUNDING)) - bits
-
-
-@compiled()
-def _atoms(deviations, total, within):
-    """Return the best value and range of each view, (views, 2, 3), and their shares, (views, 2)."""
+        return NOTHING, NOTHING
     sums = sums_by_value(deviations, within)
-    return _best(sums, within.counts, len(deviations), total, 100_000, within)
+    atoms, shares = best_atoms(sums, within.counts, len(deviations), total, LONG, within)
+    bits = within.bits + 1
+    gains = np.where(shares > 0, bits_saved(shares, bits, within.samples), -np.inf)
+    best = NOTHING
+    view, kind = np.unravel_index(gains.argmax(), gains.shape)
+    if gains[view, kind] > 0:
+        best = _single(atoms, shares, bits, gains, view, kind)
+    in_budget = np.where(bits <= budget, shares, 0.0)
+    view, kind = np.unravel_index(in_budget.argmax(), in_budget.shape)
+    short = NOTHING
+    if in_budget[view, kind] > 0:
+        short = _single(atoms, shares, bits, gains, view, kind)
+    pair = _conjunction(deviations, total, _seeds(atoms, gains, within), within)
+    return (pair if pair.gain > best.gain else best), short
+
+
+def bits_saved(share, bits, samples):
+    """Return by how many bits a predicate shortens the description of a map.
+
+    share: of the variance that it explains; bits: of the predicate; samples: number of labels.
+    """
+    return samples / 2 * np.log2(1 / np.maximum(1 - share, ROUNDING)) - bits
+
+
+def _centred(values: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return the deviations from the mean, and their sum of squares."""
+    deviations = values - values.mean(dtype=np.float64)
+    return deviations, float(deviations @ deviations)
+
+
+def _single(
+    atoms: np.ndarray,
+    shares: np.ndarray,
+    bits: np.ndarray,
+    gains: np.ndarray,
+    view: np.intp,
+    kind: np.intp,
+) -> Found:
+    both = np.full((2, 3), NONE)
+    both[0] = atoms[view, kind]
+    measures = (float(table[view, kind]) for table in (bits, shares, gains))
+    return Found(both, *measures)
+
+
+def _seeds(atoms: np.ndarray, gains: np.ndarray, within: Space) -> list[np.ndarray]:
+    """Return the best atoms, at most one of each family, best first."""
+    best: list[tuple[float, np.ndarray]] = []
+    for family in np.unique(within.families):
+        views = np.flatnonzero(within.families == family)
+        number, kind = np.unravel_index(gains[views].argmax(), (len(views), 2))
+        if gains[views[number], kind] > -np.inf:
+            best.append((gains[views[number], kind], atoms[views[number], kind]))
+    best.sort(key=itemgetter(0), reverse=True)
+    return [atom for _, atom in best[:SEEDS]]
+
+
+def _conjunction(
+    deviations: np.ndarray, total: float, seeds: list[np.ndarray], within: Space
+) -> Found:
+    """Return the best conjunction that is found from these first atoms."""
+    sample, of_sample = deviations, total
+    if len(deviations) > SAMPLE:
+        sample, of_sample = _centred(deviations[:SAMPLE])
+    if not of_sample > 0:
+        return NOTHING
+    pairs = [_improved(sample, of_sample, seed, 1, within) for seed in seeds]
+    pairs.sort(key=attrgetter("gain"), reverse=True)
+    best = [_improved(sample, of_sample, p.atoms[1], TURNS, within) for p in pairs[:IMPROVED]]
+    best = [pair for pair in best if pair.atoms[0, 0] != NONE]
+    if not best:
+        return NOTHING
+    first = max(best, key=attrgetter("gain")).atoms[0]
+    return _improved(deviations, total, first, TURNS, within)
+
+
+def _improved(
+    deviations: np.ndarray, total: float, first: np.ndarray, turns: int, within: Space
+) -> Found:
+    """Search a second atom within a first, then the first anew within the second, and so on."""
+    best = NOTHING
+    for _ in range(turns):
+        if first[0] == NONE:
+            break
+        sums, counts = _inside(deviations, first, within)
+        atoms, shares = best_atoms(sums, counts, len(deviations), total, EXHAUSTIVE, within)
+        # one bit for the number of atoms, and one less for their order
+        bits = within.bits[first[0], int(first[1] < first[2])] + within.bits
+        gains = np.where(shares > 0, bits_saved(shares, bits, within.samples), -np.inf)
+        view, kind = np.unravel_index(gains.argmax(), gains.shape)
+        gain = float(gains[view, kind])
+        if gain == -np.inf or (best is not NOTHING and gain <= best.gain + 1e-9):
+            break
+        second = atoms[view, kind]
+        pair = np.array([first, second])
+        best = Found(pair, float(bits[view, kind]), float(shares[view, kind]), gain)
+        first = second
+    return best
 
 
 @compiled()
@@ -164,77 +221,30 @@ def sums_by_value(deviations, within):
 
 
 @compiled()
-def _conjunction(deviations, total, seeds, within):
-    """Return the best conjunction: its atoms, bits, share and gain; seeds: (n, 3) first atoms."""
-    sample = deviations[:SAMPLE] - deviations[:SAMPLE].mean()
-    of_sample = 0.0
-    for deviation in sample:
-        of_sample += deviation * deviation
-    pairs, gains = np.full((len(seeds), 2, 3), -1), np.full(len(seeds), -np.inf)
-    for number in range(len(seeds)):
-        if seeds[number, 0] >= 0 and of_sample > 0:
-            pairs[number], _, _, gains[number] = _turn(sample, of_sample, seeds[number], 1, within)
-    best, best_gain = seeds[0], -np.inf
-    for _ in range(IMPROVED):
-        number = np.argmax(gains)
-        if gains[number] > -np.inf:
-            first = pairs[number, 1].copy()
-            pair, _, _, gain = _turn(sample, of_sample, first, TURNS, within)
-            if gain > best_gain:
-                best, best_gain = pair[0].copy(), gain
-            gains[number] = -np.inf
-    if best_gain == -np.inf:
-        return pairs[0], 0.0, 0.0, -np.inf
-    if len(sample) == len(deviations):
-        return _turn(deviations, total, best, 1, within)
-    return _turn(deviations, total, best, TURNS, within)
+def _inside(deviations, atom, within):
+    """Add up deviations and cells by value of each quantity, in the cells that satisfy an atom.
 
-
-@compiled()
-def _turn(deviations, total, seed, turns, within):
-    """Search a second atom within a first, then the first anew within the second, and so on.
-
-    Returns the atoms, bits, share and gain of the conjunction.
+    Returns two arrays (4, values).
     """
-    pair, best, first = np.full((2, 3), -1), np.full((2, 3), -1), seed.copy()
-    best_bits = best_share = 0.0
-    best_gain = -np.inf
     sums, counts = np.zeros(within.counts.shape), np.zeros(within.counts.shape)
-    for _ in range(turns):
-        _inside(deviations, first, within, sums, counts)
-        atoms, shares = _best(sums, counts, len(deviations), total, EXHAUSTIVE, within)
-        first_bits = within.bits[first[0], int(first[1] < first[2])]
-        gain, bits, share = -np.inf, 0.0, 0.0
-        for view in range(len(within.size)):
-            for kind in range(2):
-                if shares[view, kind] > 0:
-                    both = first_bits + within.bits[view, kind]  # one bit more, and one less
-                    gained = bits_saved(shares[view, kind], both, within.samples)
-                    if gained > gain:
-                        gain, bits, share = gained, both, shares[view, kind]
-                        pair[0], pair[1] = first, atoms[view, kind]
-        if gain <= best_gain + 1e-9:
-            break
-        best[:] = pair
-        best_gain, best_bits, best_share = gain, bits, share
-        first = pair[1].copy()
-    return best, best_bits, best_share, best_gain
-
-
-@compiled()
-def _inside(deviations, atom, within, sums, counts):
-    """Add up deviations and cells by value of each quantity, in the cells that satisfy an atom."""
-    sums[:], counts[:] = 0, 0
     codes, values = within.codes[atom[0]], within.values
-    inside = (codes >= atom[1]) & (codes <= atom[2])
+    inside = np.zeros(len(codes), np.uint8)
+    for value in range(len(codes)):
+        inside[value] = atom[1] <= codes[value] <= atom[2]
     own, number = within.quantity[atom[0]], 0
     cells = np.empty(len(deviations), np.uint32)
     for cell in range(len(deviations)):  # without a branch, which would often be mispredicted
         cells[number] = cell
         number += inside[values[cell, own]]
-    for cell in cells[:number]:
+    for i in range(number):
+        cell = cells[i]
         deviation = deviations[cell]
-        op1, op2, result, relation = values[cell]
+        op1, op2, result, relation = (
+            values[cell, 0],
+            values[cell, 1],
+            values[cell, 2],
+            values[cell, 3],
+        )
         sums[0, op1] += deviation
         sums[1, op2] += deviation
         sums[2, result] += deviation
@@ -243,10 +253,11 @@ def _inside(deviations, atom, within, sums, counts):
         counts[1, op2] += 1
         counts[2, result] += 1
         counts[3, relation] += 1
+    return sums, counts
 
 
 @compiled()
-def _best(sums, counts, cells, total, exhaustive, within):
+def best_atoms(sums, counts, cells, total, exhaustive, within):
     """Return the best value and range of each view, and their explained shares.
 
     sums, counts: (4, values) of the cells that count as inside; cells: number of all cells.
@@ -257,7 +268,8 @@ def _best(sums, counts, cells, total, exhaustive, within):
     s, n = np.zeros(length), np.zeros(length)  # running totals by code
     for view in range(views):
         size, quantity = within.size[view], within.quantity[view]
-        s[: size + 1], n[: size + 1] = 0, 0
+        s.fill(0)
+        n.fill(0)
         for value in range(within.lengths[quantity]):
             if counts[quantity, value]:
                 code = within.codes[view, value]
@@ -268,14 +280,14 @@ def _best(sums, counts, cells, total, exhaustive, within):
             n[code + 1] += n[code]
         scale = cells / total
         value, low = _best_value(s, n, size, cells, within.least)
-        atoms[view, 0] = view, low, low
+        atoms[view, 0, 0], atoms[view, 0, 1], atoms[view, 0, 2] = view, low, low
         shares[view, 0] = value * scale
         if size > 2:
             if size <= exhaustive:
                 value, low, high = _best_range(s, n, size, cells, within.least)
             else:
                 value, low, high = _coarse_to_fine(s, n, size, cells, within.least)
-            atoms[view, 1] = view, low, high
+            atoms[view, 1, 0], atoms[view, 1, 1], atoms[view, 1, 2] = view, low, high
             shares[view, 1] = value * scale
     return atoms, shares
 
