@@ -66,7 +66,8 @@ def test_a_planted_predicate_is_found_also_among_noise(sums: Sums, predicate: st
         values = planted + noise * np.random.default_rng(1).normal(size=len(planted))
         found = sums.search(values)
         inside = holds(sums.quantities, found, sums.space)
-        assert (inside == planted).mean() > 0.995 if noise else 1 in {*(inside == planted)}
+        agreement = max((inside == planted).mean(), (inside != planted).mean())
+        assert agreement > (0.995 if noise else 1 - 1e-9)
         assert (found.atoms[:, 0] != NONE).sum() <= PLANTED[predicate]
         assert (_satisfied(frame, sums.text(found)) == inside).all()
         expected = np.corrcoef(inside, values)[0, 1] ** 2
