@@ -55,6 +55,7 @@ from stages.heuristics.discovery.search import (
     NONE,
     Found,
     bits_saved,
+    centred,
     holds,
     search,
     space,
@@ -171,7 +172,8 @@ class Language:
         of_decoy, _ = search(decoy, self.space, budget)
         inside = holds(self.quantities, best, self.space)
         catalogue, of_catalogue = self.catalogue.best(values[: self.training])
-        by_catalogue, by_short = self.catalogue.cells[catalogue], self._holds(short)
+        by_catalogue = self.catalogue.mask(catalogue)
+        by_short = self._holds(short)
         return {
             "predicate": self.text(best),
             "atoms": int((best.atoms[:, 0] != NONE).sum()),
@@ -182,7 +184,7 @@ class Language:
             "explained_training": best.share,
             "explained": self.explained(values, inside),
             "same_as": self.catalogue.names_by_cells.get(_cells_digest(inside)),
-            "catalogue": self.catalogue.names[catalogue],
+            "catalogue": self.catalogue.names[catalogue] if self.catalogue.names else None,
             "catalogue_bits": budget,
             "catalogue_gain": bits_saved(of_catalogue, budget, self.space.samples),
             "catalogue_explained": self.explained(values, by_catalogue),
@@ -241,15 +243,18 @@ class Catalogue:
 
         values: (cells,) of training cells.
         """
-        deviations = values - values.mean(dtype=np.float64)
-        total = float(deviations @ deviations)
-        if not total > 0:
+        deviations, total = centred(values)
+        if not total > 0 or not self.names:
             return 0, 0.0
         by_value = sums_by_value(deviations, self.space)[:3].ravel()
         sums = _add_up(np.concatenate([by_value, deviations]), *self.lists)
         explained = sums**2 / self.scale
         number = int(explained.argmax())
         return number, float(explained[number]) / total
+
+    def mask(self, number: int) -> np.ndarray:
+        """Return which cells satisfy a heuristic; none if the catalogue is empty."""
+        return self.cells[number] if self.names else np.zeros(self.cells.shape[1], bool)
 
 
 def _masks(group: Group, order: np.ndarray) -> list[np.ndarray]:

@@ -88,7 +88,7 @@ def space(quantities: np.ndarray, made: list[View], samples: int, least: int) ->
     return Space(
         np.ascontiguousarray(quantities.T, np.uint16),
         np.array(counts, np.float64),
-        quantities.max(1) + 1,
+        quantities.max(1, initial=0) + 1,
         quantity,
         np.array([view.size for view in made]),
         2 * quantity + is_range,
@@ -104,7 +104,7 @@ def search(values: np.ndarray, within: Space, budget: float) -> tuple[Found, Fou
 
     values: (cells,) the map on the space's cells.
     """
-    deviations, total = _centred(values)
+    deviations, total = centred(values)
     if not total > 0:
         return NOTHING, NOTHING
     sums = sums_by_value(deviations, within)
@@ -132,8 +132,10 @@ def bits_saved(share, bits, samples):
     return samples / 2 * np.log2(1 / np.maximum(1 - share, ROUNDING)) - bits
 
 
-def _centred(values: np.ndarray) -> tuple[np.ndarray, float]:
+def centred(values: np.ndarray) -> tuple[np.ndarray, float]:
     """Return the deviations from the mean, and their sum of squares."""
+    if not len(values):
+        return values, 0.0
     deviations = values - values.mean(dtype=np.float64)
     return deviations, float(deviations @ deviations)
 
@@ -170,7 +172,7 @@ def _conjunction(
     """Return the best conjunction that is found from these first atoms."""
     sample, of_sample = deviations, total
     if len(deviations) > SAMPLE:
-        sample, of_sample = _centred(deviations[:SAMPLE])
+        sample, of_sample = centred(deviations[:SAMPLE])
     if not of_sample > 0:
         return NOTHING
     pairs = [_improved(sample, of_sample, seed, 1, within) for seed in seeds]
