@@ -318,7 +318,7 @@ def _in_training(grid: OperandGrid) -> np.ndarray:
 
 def _side(values: np.ndarray, inside: np.ndarray) -> str:
     """Return whether values are larger, on average, inside (top) or outside (bottom)."""
-    return "top" if values[inside].mean() > values[~inside].mean() else "bottom"
+    return "top" if values @ inside > values.mean() * inside.sum() else "bottom"
 
 
 def _cells_digest(inside: np.ndarray) -> bytes:

@@ -69,6 +69,7 @@ class Found(NamedTuple):
 
 
 NOTHING = Found(np.full((2, 3), NONE), 0.0, 0.0, 0.0)
+NO_PAIR = NOTHING._replace(gain=-np.inf)  # the gain of a conjunction may be negative
 
 
 def space(quantities: np.ndarray, made: list[View], samples: int, least: int) -> Space:
@@ -174,22 +175,30 @@ def _conjunction(
     if len(deviations) > SAMPLE:
         sample, of_sample = centred(deviations[:SAMPLE])
     if not of_sample > 0:
-        return NOTHING
+        return NO_PAIR
     pairs = [_improved(sample, of_sample, seed, 1, within) for seed in seeds]
     pairs.sort(key=attrgetter("gain"), reverse=True)
-    best = [_improved(sample, of_sample, p.atoms[1], TURNS, within) for p in pairs[:IMPROVED]]
-    best = [pair for pair in best if pair.atoms[0, 0] != NONE]
-    if not best:
-        return NOTHING
-    first = max(best, key=attrgetter("gain")).atoms[0]
-    return _improved(deviations, total, first, TURNS, within)
+    for pair in pairs[:IMPROVED]:
+        first, second = pair.atoms
+        pairs.append(_improved(sample, of_sample, second, TURNS, within, first))
+    best = max(pairs, key=attrgetter("gain"), default=NO_PAIR)
+    return _improved(deviations, total, best.atoms[0], TURNS, within)
 
 
 def _improved(
-    deviations: np.ndarray, total: float, first: np.ndarray, turns: int, within: Space
+    deviations: np.ndarray,
+    total: float,
+    first: np.ndarray,
+    turns: int,
+    within: Space,
+    previous: np.ndarray = NOTHING.atoms[0],
 ) -> Found:
-    """Search a second atom within a first, then the first anew within the second, and so on."""
-    best = NOTHING
+    """Search a second atom within a first, then the first anew within the second, and so on.
+
+    previous: the atom within which `first` was the best. Returns NO_PAIR if there is no
+    second atom.
+    """
+    best = NO_PAIR
     for _ in range(turns):
         if first[0] == NONE:
             break
@@ -199,13 +208,14 @@ def _improved(
         bits = within.bits[first[0], int(first[1] < first[2])] + within.bits
         gains = np.where(shares > 0, bits_saved(shares, bits, within.samples), -np.inf)
         view, kind = np.unravel_index(gains.argmax(), gains.shape)
-        gain = float(gains[view, kind])
-        if gain == -np.inf or (best is not NOTHING and gain <= best.gain + 1e-9):
+        gain, second = float(gains[view, kind]), atoms[view, kind]
+        if gain <= best.gain + 1e-9:
             break
-        second = atoms[view, kind]
         pair = np.array([first, second])
         best = Found(pair, float(bits[view, kind]), float(shares[view, kind]), gain)
-        first = second
+        if (second == previous).all():
+            break  # each is the best within the other
+        previous, first = first, second
     return best
 
 
@@ -273,10 +283,9 @@ def best_atoms(sums, counts, cells, total, exhaustive, within):
         s.fill(0)
         n.fill(0)
         for value in range(within.lengths[quantity]):
-            if counts[quantity, value]:
-                code = within.codes[view, value]
-                s[code + 1] += sums[quantity, value]
-                n[code + 1] += counts[quantity, value]
+            code = within.codes[view, value]
+            s[code + 1] += sums[quantity, value]
+            n[code + 1] += counts[quantity, value]
         for code in range(size):
             s[code + 1] += s[code]
             n[code + 1] += n[code]
