@@ -109,8 +109,11 @@ class DiscoveryWork:
         self.seed = load(PermutationTests).seed
         self.grids = OperandGrids(self.subject, scores.neurons_per_unit, scores.least_cells)
         self.units, self.title = self.grids.units, f"discovery_search {name}"
-        sources = [Path(__file__), discovery, heuristics, *self.grids.inputs]
-        key = digest(sources, scores.least_cells, self.seed)
+        key = digest(
+            [Path(__file__), discovery, heuristics, *self.grids.inputs],
+            scores.least_cells,
+            self.seed,
+        )
         self.parts = Parts(self.subject.path("heuristics/discovery_search.parquet"), key)
         self.language = lru_cache(1)(lambda grid: Language(grid, scores.least_cells))
 
