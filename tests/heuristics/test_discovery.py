@@ -1,6 +1,7 @@
 """Discovered predicates: planted maps, noise, the search against brute force, and the queries."""
 
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -9,9 +10,12 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from stages.heuristics import discovery_search
 from stages.heuristics.discovery import grammar
 from stages.heuristics.discovery.search import NONE, Found, holds, search, space
-from stages.heuristics.discovery_search import SCHEMA
+from stages.heuristics.discovery_search import SCHEMA, Language
+from stages.lib.heuristics.grid import Group
+from stages.lib.heuristics.scores import sets
 from stages.lib.sql.database import Database
 from tests.made import ask
 
@@ -89,7 +93,7 @@ def test_a_map_of_noise_or_of_one_value_has_no_predicate(sums: Sums):
     assert (sums.search(np.full(len(OP1), 0.3)).atoms == NONE).all()
 
 
-@hypothesis_settings(max_examples=25, deadline=None)
+@hypothesis_settings(max_examples=8, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 30))
 def test_atoms_are_those_of_brute_force_and_conjunctions_are_no_worse(seed: int, least: int):
     random = np.random.default_rng(seed)
@@ -189,3 +193,47 @@ def test_discovered_predicates_are_compared_with_labels():
     assert row["explained"] == pytest.approx(explained, abs=1e-5)
     by_catalogue = np.mean([rows[n]["catalogue_explained"] for n in either])
     assert row["catalogue_explained"] == pytest.approx(by_catalogue, abs=1e-5)
+
+
+def test_a_neuron_is_compared_with_the_catalogue(monkeypatch: pytest.MonkeyPatch):
+    """The best heuristic and held-out shares are those of brute force, also for sets of cells."""
+    side, random = 30, np.random.default_rng(3)
+    op1, op2 = np.indices((side, side), np.int32).reshape(2, -1)
+    values = {"op1": op1, "op2": op2}
+    conditions = {"op1 mod 3 = 1": op1 % 3 == 1, "op2 in 5..9": (op2 >= 5) & (op2 <= 9)}
+    conditions["op1 = op2"] = op1 == op2
+    of_result = {"result in 20..29": (op1 + op2 >= 20) & (op1 + op2 <= 29)}
+    grid = SimpleNamespace(
+        op1=op1,
+        op2=op2,
+        results=op1 + op2,
+        cells=np.arange(side**2),
+        operands=_group(conditions, ["op1", "op2", "both"], values),
+        answers=_group(of_result, ["result"], {"result": op1 + op2}),
+    )
+    split = random.random(side**2) < 0.8
+    monkeypatch.setattr(discovery_search, "_in_training", lambda grid: split)
+    language = Language(grid, LEAST)  # type: ignore[arg-type]
+    for name, planted in (conditions | of_result).items():
+        activations = -1.0 * planted + 0.2 * random.normal(size=side**2)
+        row = language.row(activations.reshape(side, side).astype(np.float32), random)
+        assert row["same_as"] == row["catalogue"] == name
+        assert row["side"] == ("top" if row["predicate"] == "op1 <> op2" else "bottom")
+        means = activations[split & planted].mean(), activations[split & ~planted].mean()
+        held_out = activations[~split]
+        error = held_out - np.where(planted[~split], *means)
+        expected = 1 - error @ error / ((held_out - held_out.mean()) ** 2).sum()
+        assert row["explained"] == pytest.approx(expected, abs=1e-4)
+        assert row["catalogue_explained"] == row["explained"]
+        share = np.corrcoef(planted[split], activations[split])[0, 1] ** 2
+        gain = side * np.log2(1 / (1 - share)) - 2  # 2 bits select one of four heuristics
+        assert row["catalogue_gain"] == pytest.approx(gain, abs=1e-2)
+
+
+def _group(
+    conditions: dict[str, np.ndarray], quantities: list[str], values: dict[str, np.ndarray]
+) -> Group:
+    made, order = sets(np.array(list(conditions.values())), quantities, values)
+    names = np.array(list(conditions), object)[order]
+    kinds = np.array(quantities, object)[order]
+    return Group(names, kinds, kinds, made.k / len(values[next(iter(values))]), made)

@@ -23,8 +23,8 @@ from stages.lib.core.compiled import compiled
 
 # Share of the variance below which an error counts as rounding: maps are stored in float16.
 ROUNDING = 1e-6
-EXHAUSTIVE = 60  # codes; longer ranges of a second atom are searched from coarse to fine
-COARSE = 24  # starts and ends of the coarse search
+EXHAUSTIVE = 25  # codes; longer ranges of a second atom are searched from coarse to fine
+COARSE = 16  # starts and ends of the coarse search
 LONG = 100_000  # codes that no range reaches: all ranges are tried
 SEEDS = 5  # first atoms that are tried
 SAMPLE = 10_000  # cells on which conjunctions are searched at first
