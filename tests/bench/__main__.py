@@ -24,6 +24,7 @@ MODULES = {
     "components": "patching",
     "mediation": "mediation",
     "bound": "patching",
+    "discover": "matching",
     "match": "matching",
     "permutation_tests": "matching",
     "relabel": "matching",

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from stages.heuristics.discovery.search import search
+from stages.heuristics.discovery_search import Language
 from stages.heuristics.null_distribution import p_values, relabelled
 from stages.heuristics.settings import PermutationTests, Scores
 from stages.lib.core import environment, hdf5_store
@@ -78,6 +80,23 @@ def relabel() -> None:
         figure = f"{each:.2f} s per neuron for 1,000 draws, {seconds:.0f} s for {len(some)}"
         print(f"relabel: {operator}: {figure}")
     print(f"relabel: all neurons of {SUBJECT}: {whole / 60:.0f} min")
+
+
+def discover() -> None:
+    """Search the shortest predicate of 100 neurons over 300 x 300 sums. Bar: 10 ms a map."""
+    grid = _grid("add")
+    language = Language(grid, load(Scores).least_cells)
+    subject = Subject.named(SUBJECT)
+    neurons = grid.neurons(2, subject.value_logits(), range(100))
+    training = language.order[: language.training]
+    maps = [activations.ravel()[grid.cells][training] for _, activations, _ in neurons]
+    search(maps[0], language.space, 0.0)  # compiles
+    times = []
+    for values in maps:
+        start = time.process_time()
+        search(values, language.space, 0.0)
+        times.append(time.process_time() - start)
+    print(f"discover: {1000 * np.median(times):.1f} ms a map of {len(grid.cells):,} cells")
 
 
 def permutation_tests() -> None:

@@ -69,6 +69,12 @@ SCORES = f"""
     where {KEYS}
     order by chance_corrected desc, heuristic, side
 """
+DISCOVERED = f"""
+    select predicate, side, bits, gain, decoy_gain, q_value, discovered, explained,
+        same_as, catalogue, catalogue_explained
+    from discovered
+    where {KEYS}
+"""
 VALUE_LOGITS = """
     select number, logit from value_logits
     where subject = $subject and layer = $layer and neuron = $neuron
@@ -305,6 +311,7 @@ def content(explorer: Explorer, question: Question) -> Part:
         html.H1(f"{neuron}, {keys['subject']}, {keys['operator']}"),
         note(INTRO),
         html.Div([drawn, _heuristics(project, keys)], className="side"),
+        _discovered(project, keys),
         later("neuron", "evidence", question),
         later("neuron", "elsewhere", question),
     ])  # fmt: skip
@@ -409,6 +416,24 @@ def _heuristics(project: Project, keys: dict) -> Part:
         return section("Heuristics", note("No heuristic describes this neuron."), sql(query, keys))
     renamed = rows.rename({"null_mean": "null"}, strict=False)
     return section("Heuristics", table(renamed, caption, most=60), sql(query, keys))
+
+
+def _discovered(project: Project, keys: dict) -> Part:
+    title = "Predicate, searched without the catalogue"
+    try:
+        project.need(keys["subject"], "discovered")
+        rows = project.ask(DISCOVERED, **keys)
+    except ExplorerError as error:
+        return section(title, alert(str(error)))
+    if not rows.height:
+        described = note("No predicate makes the description of this neuron's activations shorter.")
+        return section(title, described, sql(DISCOVERED, keys))
+    caption = (
+        "gain: bits that the predicate saves; decoy_gain: with operands relabelled; explained: "
+        "share of held-out variance; same_as: heuristic with the same cells; catalogue: its best "
+        "heuristic by explained variance"
+    )
+    return section(title, table(rows, caption), sql(DISCOVERED, keys))
 
 
 def _along(keys: dict, values: np.ndarray) -> Part:
