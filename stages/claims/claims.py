@@ -48,6 +48,7 @@ TABLES = [
     "circuit/probes.parquet",
     "circuit/smallest_circuits.parquet",
     "heuristics/classified_share.parquet",
+    "heuristics/discovered.parquet",
     "heuristics/scores.parquet",
     "mediation/mediation_effects.parquet",
     "mediation/neuron_overlap.parquet",
