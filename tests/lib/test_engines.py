@@ -14,12 +14,17 @@ from stages.lib.core import environment
 from stages.lib.units import work
 from stages.lib.units.pool import RESUME
 from stages.lib.units.queue import DEATHS
-from stages.store.dump import DumpWork
 from tests.conftest import run_in
 from tests.lib.noted import NUMBER
 from tests.micro import ROOT
 
 ENGINES = ("local", "ray")
+FINISH = """
+from stages.store.dump import DumpWork
+work = DumpWork("abacus")
+assert not work.missing()
+work.finish()
+"""
 WITHOUT_RAY = """
 import runpy, sys
 sys.modules["ray"] = None
@@ -209,7 +214,7 @@ def test_actors_write_the_same_bytes(micro_copy: Path, machines: str):
         assert [output.read_bytes() for output in outputs] == expected
 
 
-def test_the_guide_works(micro_copy: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_guide_works(micro_copy: Path):
     guide = (ROOT / "docs/cluster.md").read_text()
     assert set(re.findall(r"BAG_[A-Z]+", guide)) == {
         environment.WORKERS,
@@ -224,13 +229,10 @@ def test_the_guide_works(micro_copy: Path, monkeypatch: pytest.MonkeyPatch):
     output = micro_copy / "data/abacus/store/predictions.parquet"
     expected = output.read_bytes()
     output.unlink()
-    # each process of the loop is a fork, which need not import the libraries again
-    run_in(micro_copy, "python", "-m", "stages.warm", "bash", "-c", loop)
-    assert not output.exists()
-    monkeypatch.chdir(micro_copy)
-    stage = DumpWork("abacus")
-    assert not stage.missing()
-    stage.finish()
+    (micro_copy / "stages/finish.py").write_text(FINISH)
+    script = f"set -e\n{loop}\ntest ! -e {output}\npython -m stages.finish"
+    # each process is a fork, which need not import the libraries again
+    run_in(micro_copy, "python", "-m", "stages.warm", "bash", "-c", script)
     assert output.read_bytes() == expected
 
 
