@@ -171,22 +171,27 @@ def expected(
     means,
     rows: list[interventions.Intervention],
     store: Given | None = None,
+    together: int = 1,
 ) -> Results:
-    """Return MEASURES by plain forward passes, one intervention and one pair at a time.
+    """Return MEASURES by plain forward passes, one intervention at a time.
 
-    Pairs that lack a location that an intervention names have no results.
+    together: how many pairs of equal lengths share a pass. Pairs that lack a location that an
+    intervention names have no results.
     """
     results: Results = {}
-    for row in table.iter_rows(named=True):
-        [pair] = pairs.by_length(table.filter(pair=row["pair"]), 1)
-        values = replacing.Values(loaded, pair, means, given=store)
-        shortest = min(len(row["tokens"]), len(row["counterfactual_tokens"]))
+    by_pair = {row["pair"]: row for row in table.rows(named=True)}
+    for group in pairs.by_length(table, together):
+        values = replacing.Values(loaded, group, means, given=store)
+        some = by_pair[group.number[0]]
+        shortest = min(len(some["tokens"]), len(some["counterfactual_tokens"]))
         for intervention in rows:
-            is_meant = intervention.operator in (None, row["operator"])
-            if is_meant and largest_place(intervention) < shortest:
-                measures = measuring.measure(naive.logits(values, intervention)[None], pair)
-                numbers = np.array([getattr(measures, name)[0, 0] for name in MEASURES])
-                results[intervention.number, row["pair"]] = numbers
+            if largest_place(intervention) >= shortest:
+                continue
+            measures = measuring.measure(naive.logits(values, intervention)[None], group)
+            for j, number in enumerate(group.number):
+                if intervention.operator in (None, by_pair[number]["operator"]):
+                    numbers = np.array([getattr(measures, name)[0, j] for name in MEASURES])
+                    results[intervention.number, number] = numbers
     return results
 
 
@@ -323,7 +328,8 @@ def test_a_sweep_agrees_with_plain_forward_passes(
     assert all(runner.entrances[:-1]) == all(runner.additive) == (kind != "olmo2")
     assert runner.entrances[-1]
     assert runner.attends == (kind != "gptj")
-    check_same(measured(runner, table, rows), expected(loaded, table, None, rows), tolerance)
+    plain = expected(loaded, table, None, rows, together=len(table))
+    check_same(measured(runner, table, rows), plain, tolerance)
 
 
 def test_neither_the_order_of_rows_nor_the_size_of_a_pass_matters(

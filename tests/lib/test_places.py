@@ -49,14 +49,16 @@ def read(
     return interventions.read(intervention_table(listed), loaded.architecture, ROLES)
 
 
-def by_hand(loaded: checkpoint.Checkpoint, row: dict, patch: interventions.Patch) -> torch.Tensor:
-    """Return last-position logits with a part's output at one location from the other prompt.
+def by_hand(
+    loaded: checkpoint.Checkpoint, row: dict, patches: list[interventions.Patch]
+) -> torch.Tensor:
+    """Return last-position logits (patches, vocabulary) with a part's output from the other prompt.
 
-    patch: of an attention block, an MLP, or coordinates of an MLP's output.
+    The parts are those of one layer: its attention block, MLP, or coordinates of the MLP's output.
+    One pass runs a copy of the prompt for each patch, which replaces the output at its location.
     """
-    layer, units, at = loaded.architecture.layers[patch.layer], patch.units, int(patch.position)
-    module = layer.mixer if patch.component == "head" else layer.mlp
-    coordinates = slice(None) if units is None else np.frombuffer(units, np.int32).tolist()
+    layer = loaded.architecture.layers[patches[0].layer]
+    module = layer.mixer if patches[0].component == "head" else layer.mlp
     outputs: list[torch.Tensor] = []
 
     def keep(_: torch.nn.Module, __: tuple, out: torch.Tensor | tuple) -> None:
@@ -64,12 +66,16 @@ def by_hand(loaded: checkpoint.Checkpoint, row: dict, patch: interventions.Patch
 
     def replace(_: torch.nn.Module, __: tuple, out: torch.Tensor | tuple) -> torch.Tensor | tuple:
         changed = stream_of(out).clone()
-        changed[:, at, coordinates] = outputs[0][:, at, coordinates]
+        for copy, patch in enumerate(patches):
+            units, at = patch.units, int(patch.position)
+            coordinates = slice(None) if units is None else np.frombuffer(units, np.int32).tolist()
+            changed[copy, at, coordinates] = outputs[0][0, at, coordinates]
         return (changed, *out[1:]) if isinstance(out, tuple) else changed
 
-    for hook, tokens in ((keep, row["counterfactual_tokens"]), (replace, row["tokens"])):
+    clean = [row["tokens"]] * len(patches)
+    for hook, tokens in ((keep, [row["counterfactual_tokens"]]), (replace, clean)):
         handle = module.register_forward_hook(hook)
-        logits = loaded.model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0, -1]
+        logits = loaded.model(input_ids=torch.tensor(tokens), use_cache=False).logits[:, -1]
         handle.remove()
     return logits
 
@@ -93,10 +99,11 @@ def test_patches_at_every_location_agree_with_hooks(
     runner = executor.Executor(loaded, None, rows=64, memory=1 << 28)
     parity_check.check(runner, runner.plan(table, wanted))
     plain = {}
-    for intervention, row in product(wanted, table.iter_rows(named=True)):
-        [patch] = intervention.patches
-        if int(patch.position) < min(LENGTHS[row["pair"]]):
-            logits = by_hand(loaded, row, patch)
+    for layer, row in product(range(len(loaded.architecture.layers)), table.rows(named=True)):
+        own = [i for i in wanted if i.patches[0].layer == layer]
+        own = [i for i in own if int(i.patches[0].position) < min(LENGTHS[row["pair"]])]
+        patched = by_hand(loaded, row, [i.patches[0] for i in own])
+        for intervention, logits in zip(own, patched, strict=True):
             answers = logits[[row["answer_token"], row["counterfactual_answer_token"]]]
             numbers = np.array([*answers, logits.max(), logits.mean()])
             plain[intervention.number, row["pair"]] = numbers

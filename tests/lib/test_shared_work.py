@@ -2,7 +2,6 @@
 
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,50 +14,46 @@ from stages.lib.model import checkpoint
 from stages.lib.sql.database import connect
 from stages.lib.units import work
 from stages.store import dump
+from tests.conftest import run_in
 
 DUMPED = ("activations/add.h5", "activations/divide.h5", "means.h5", "value_logits.h5")
-STAGES: dict[str, tuple[Callable, tuple[str, ...], tuple[str, ...]]] = {
-    "dump": (
-        dump.main,
-        ("abacus",),
-        (*(f"store/{name}" for name in DUMPED), "store/predictions.parquet"),
-    ),
-    "runs": (runs.main, ("neurons/neuron", "abacus"), ("neurons/runs/neuron.parquet",)),
-    "permutation_tests": (  # and so for the scores, which read the same units
-        permutation_tests.main,
-        ("abacus",),
-        tuple(
-            f"heuristics/{name}.parquet" for name in ("permutation_tests", "null_shares", "naming")
-        ),
+STAGES: dict[str, tuple[str, tuple[str, ...]]] = {  # a stage's command -> its outputs
+    "store.dump abacus": (*(f"store/{name}" for name in DUMPED), "store/predictions.parquet"),
+    "lib.executor.runs neurons/neuron abacus": ("neurons/runs/neuron.parquet",),
+    # and so for the scores, which read the same units
+    "heuristics.permutation_tests abacus": tuple(
+        f"heuristics/{name}.parquet" for name in ("permutation_tests", "null_shares", "naming")
     ),
 }
+# Each stage in two processes, then as two parts of an array of three, whose rest it does itself.
+WAYS = (("2", ()), ("1", ("array:1/3", "array:0/3")))
+FEW = """
+import runpy, sys
+from stages.heuristics.permutation_tests import PermutationTestsWork
+from stages.lib.executor.runs import RunsWork
+from stages.store.dump import DumpWork
+if __name__ == "__main__":
+    module, *sys.argv[1:] = sys.argv[1:]
+    for work_of in (DumpWork, RunsWork, PermutationTestsWork):
+        work_of.few = 0
+    sys.modules["stages." + module].main(*sys.argv[1:])
+"""
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_the_bytes_are_the_same_whoever_does_the_work(
-    stage: str, micro_copy: Path, monkeypatch: pytest.MonkeyPatch
-):
-    main, arguments, names = STAGES[stage]
-    outputs = [micro_copy / "data/abacus" / name for name in names]
-    expected = [output.read_bytes() for output in outputs]
-    monkeypatch.chdir(micro_copy)
-    for work_of in (
-        runs.RunsWork,
-        permutation_tests.PermutationTestsWork,
-        dump.DumpWork,
-    ):
-        monkeypatch.setattr(work_of, "few", 0)
-    for workers, shares in (("2", []), ("1", ["array:1/3", "array:0/3"])):
-        monkeypatch.setenv(environment.WORKERS, workers)
-        for output in outputs:
-            output.unlink()
-        for share in shares:
-            monkeypatch.setenv(work.ENGINE, share)
-            main(*arguments)
-            assert not any(output.exists() for output in outputs)
-        monkeypatch.delenv(work.ENGINE, raising=False)  # the plain command does the rest
-        main(*arguments)
-        assert [output.read_bytes() for output in outputs] == expected
+def test_the_bytes_are_the_same_whoever_does_the_work(micro_copy: Path):
+    """Run all stages under stages.warm, whose forks need not import the libraries again."""
+    (micro_copy / "stages/few.py").write_text(FEW)
+    script = ["set -e", "cp -a data/abacus expected"]
+    for command, names in STAGES.items():
+        outputs = [f"data/abacus/{name}" for name in names]
+        for workers, shares in WAYS:
+            script.append(f"export {environment.WORKERS}={workers}; rm {' '.join(outputs)}")
+            for share in shares:
+                script.append(f"{work.ENGINE}={share} python -m stages.few {command}")
+                script += [f"test ! -e {output}" for output in outputs]
+            script.append(f"python -m stages.few {command}")
+            script += [f"cmp {data} {data.replace('data/abacus', 'expected')}" for data in outputs]
+    run_in(micro_copy, "python", "-m", "stages.warm", "sh", "-c", "\n".join(script))
 
 
 def test_a_large_store_in_shards_gives_the_same_results(
