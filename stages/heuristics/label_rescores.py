@@ -158,7 +158,8 @@ def rescored(
     keys = rows.select("operator", "layer", "neuron", "heuristic", "side")
     measured = [pl.Series(key, column, nan_to_null=True) for key, column in columns.items()]
     table = keys.with_columns(measured)
-    return pl.concat([pl.DataFrame(schema=SCHEMA), table], how="diagonal_relaxed").cast(SCHEMA)
+    whole = pl.concat([pl.DataFrame(schema=SCHEMA), table], how="diagonal_relaxed")
+    return whole.cast(SCHEMA)  # type: ignore[arg-type]
 
 
 def correlation(x: np.ndarray, y: np.ndarray) -> float:

@@ -224,7 +224,8 @@ class LogitShiftsWork:
         runner, bundle = self.executor, self.bundles[number]
         report(0)
         measured = shifts(runner, bundle, self.groups[bundle["operator"][0]])
-        self.parts.write(number, bundle.with_columns(measured).select(list(SCHEMA)).cast(SCHEMA))
+        rows = bundle.with_columns(measured).select(list(SCHEMA))
+        self.parts.write(number, rows.cast(SCHEMA))  # type: ignore[arg-type]
         report(len(bundle))
 
     def finish(self) -> None:
