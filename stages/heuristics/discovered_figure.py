@@ -65,6 +65,7 @@ def _dots(axis: Axes, neurons: pl.DataFrame) -> None:
     text = "medians {:.2f} and {:.2f}\n{} neurons".format(*medians, neurons.height)
     axis.text(0.03, 0.97, text, transform=axis.transAxes, va="top", fontsize=7)
     axis.set(xlim=(LOWEST - 0.03, 1.03), ylim=(LOWEST - 0.03, 1.4))
+    axis.set_yticks([0, 0.25, 0.5, 0.75, 1])
 
 
 def _bars(axis: Axes, layers: pl.DataFrame) -> None:

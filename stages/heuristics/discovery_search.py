@@ -53,7 +53,7 @@ from stages.heuristics import discovery
 from stages.heuristics.discovery import grammar
 from stages.heuristics.discovery.search import (
     NONE,
-    Found,
+    Predicate,
     bits_saved,
     centred,
     holds,
@@ -195,9 +195,9 @@ class Language:
             "short_explained": self.explained(values, by_short),
         }
 
-    def text(self, found: Found) -> str | None:
+    def text(self, predicate: Predicate) -> str | None:
         """Return a predicate in SQL, first operand first; None if it has no atom."""
-        atoms = [atom for atom in sorted(found.atoms.tolist()) if atom[0] != NONE]
+        atoms = [atom for atom in sorted(predicate.atoms.tolist()) if atom[0] != NONE]
         texts = [self.views[view].text(low, high) for view, low, high in atoms]
         return " and ".join(texts) or None
 
@@ -209,8 +209,8 @@ class Language:
         share = _explained(values, inside, self.training)
         return None if np.isnan(share) else round(share, 6) + 0.0
 
-    def _holds(self, found: Found) -> np.ndarray:
-        return holds(self.quantities, found, self.space)
+    def _holds(self, predicate: Predicate) -> np.ndarray:
+        return holds(self.quantities, predicate, self.space)
 
 
 class Catalogue:

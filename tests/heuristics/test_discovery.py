@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stages.heuristics import discovery_search
 from stages.heuristics.discovery import grammar
-from stages.heuristics.discovery.search import NONE, Found, holds, search, space
+from stages.heuristics.discovery.search import NONE, Predicate, holds, search, space
 from stages.heuristics.discovery_search import SCHEMA, Language
 from stages.lib.heuristics.grid import Group
 from stages.lib.heuristics.scores import sets
@@ -34,11 +34,11 @@ class Sums:
         labels = largest["op1"] + largest["op2"] + 2
         self.space = space(self.quantities, self.views, labels, least)
 
-    def search(self, values: np.ndarray) -> Found:
+    def search(self, values: np.ndarray) -> Predicate:
         return search(values.astype(np.float32), self.space, 0.0)[0]
 
-    def text(self, found: Found) -> str:
-        atoms = [atom for atom in found.atoms.tolist() if atom[0] != NONE]
+    def text(self, description: Predicate) -> str:
+        atoms = [atom for atom in description.atoms.tolist() if atom[0] != NONE]
         return " and ".join(self.views[view].text(low, high) for view, low, high in atoms)
 
 
@@ -68,14 +68,14 @@ def test_a_planted_predicate_is_found_also_among_noise(sums: Sums, predicate: st
     planted = _satisfied(frame, predicate)
     for noise in (0.0, 0.3):
         values = planted + noise * np.random.default_rng(1).normal(size=len(planted))
-        found = sums.search(values)
-        inside = holds(sums.quantities, found, sums.space)
+        description = sums.search(values)
+        inside = holds(sums.quantities, description, sums.space)
         agreement = max((inside == planted).mean(), (inside != planted).mean())
         assert agreement > (0.995 if noise else 1 - 1e-9)
-        assert (found.atoms[:, 0] != NONE).sum() <= PLANTED[predicate]
-        assert (_satisfied(frame, sums.text(found)) == inside).all()
+        assert (description.atoms[:, 0] != NONE).sum() <= PLANTED[predicate]
+        assert (_satisfied(frame, sums.text(description)) == inside).all()
         expected = np.corrcoef(inside, values)[0, 1] ** 2
-        assert found.share == pytest.approx(expected, abs=1e-5)
+        assert description.share == pytest.approx(expected, abs=1e-5)
 
 
 def _satisfied(frame: pl.DataFrame, condition: str) -> np.ndarray:
@@ -87,9 +87,9 @@ def _satisfied(frame: pl.DataFrame, condition: str) -> np.ndarray:
 
 def test_a_map_of_noise_or_of_one_value_has_no_predicate(sums: Sums):
     for seed in range(5):
-        found = sums.search(np.random.default_rng(seed).normal(size=len(OP1)))
-        assert (found.atoms == NONE).all()
-        assert found.gain == 0
+        description = sums.search(np.random.default_rng(seed).normal(size=len(OP1)))
+        assert (description.atoms == NONE).all()
+        assert description.gain == 0
     assert (sums.search(np.full(len(OP1), 0.3)).atoms == NONE).all()
 
 
@@ -101,7 +101,7 @@ def test_atoms_are_those_of_brute_force_and_conjunctions_are_no_worse(seed: int,
     kept = random.permutation(len(op1))[: random.integers(60, len(op1))]
     small = Sums(op1[kept], op2[kept], least)
     values = random.normal(size=len(kept)) + 2 * (small.quantities[2] > 9)
-    found, bits = small.search(values), grammar.bits(small.views)
+    description, bits = small.search(values), grammar.bits(small.views)
     best = 0.0
     for number, view in enumerate(small.views):
         codes = view.codes[small.quantities[small.space.quantity[number]]]
@@ -111,10 +111,10 @@ def test_atoms_are_those_of_brute_force_and_conjunctions_are_no_worse(seed: int,
                 share = np.corrcoef(inside, values)[0, 1] ** 2
                 length = bits[number, int(low < high)] + 1
                 best = max(best, small.space.samples / 2 * np.log2(1 / (1 - share)) - length)
-    if (found.atoms[1] == NONE).all():
-        assert found.gain == pytest.approx(best, abs=1e-3)
+    if (description.atoms[1] == NONE).all():
+        assert description.gain == pytest.approx(best, abs=1e-3)
     else:
-        assert found.gain > best - 1e-3
+        assert description.gain > best - 1e-3
 
 
 def searched(seed: int, neurons: int, effect: float) -> pl.DataFrame:
@@ -144,12 +144,12 @@ def searched(seed: int, neurons: int, effect: float) -> pl.DataFrame:
         short=pl.lit("op1 = 1"),
         short_explained=pl.lit(0.1),
     )
-    return frame.select(list(SCHEMA)).cast(SCHEMA)
+    return frame.select(list(SCHEMA)).cast(SCHEMA)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("effect", [0.0, 60.0])
 def test_decoys_control_false_discoveries(effect: float):
-    table = searched(0, 600, effect)
+    table = searched(0, 210, effect)
     discovered = ask("discovered", {"discovery_search": table}, subject="s", level=0.1)
     expected = {}
     gains = table.select("neuron", "gain", "decoy_gain").rows()
@@ -164,8 +164,10 @@ def test_decoys_control_false_discoveries(effect: float):
     own = discovered.drop_nulls("q_value")
     assert dict(own.select("neuron", "q_value").rows()) == pytest.approx(expected)
     assert (discovered["discovered"] == (discovered["q_value"].fill_null(1) <= 0.1)).all()
-    right = discovered.filter("discovered")["neuron"] < 200
-    assert (right.mean() > 0.85 and len(right) > 150) if effect else len(right) == 0
+    neurons = discovered.filter("discovered")["neuron"].to_numpy()
+    right = (neurons < 70).sum()
+    assert right >= 0.85 * len(neurons)
+    assert right > 50 if effect else len(neurons) == 0
 
 
 def test_discovered_predicates_are_compared_with_labels():

@@ -29,7 +29,7 @@ RELATIONS = {
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class QuantityView:
     """A function of a quantity.
 
     expression: in SQL; step: if the codes are those of a range of the quantity itself, how many
@@ -64,22 +64,22 @@ class View:
         return f"{left} between {low} and {high}"
 
 
-def views(largest: dict[str, int]) -> list[View]:
+def views(largest: dict[str, int]) -> list[QuantityView]:
     """Return all views. largest: the largest value of op1, op2 and result."""
     made = []
     for quantity, end in largest.items():
         values = np.arange(end + 1)
         for step in STEPS:
             if end >= step:
-                made.append(View(quantity, f"{quantity} // {step}", step, values // step))
+                made.append(QuantityView(quantity, f"{quantity} // {step}", step, values // step))
         for modulus in MODULI:
             if end >= modulus:
-                made.append(View(quantity, f"{quantity} % {modulus}", 0, values % modulus))
+                made.append(QuantityView(quantity, f"{quantity} % {modulus}", 0, values % modulus))
         if end >= 100:
-            made.append(View(quantity, f"{quantity} // 10 % 10", 0, values // 10 % 10))
+            made.append(QuantityView(quantity, f"{quantity} // 10 % 10", 0, values // 10 % 10))
     patterns = np.arange(1 << len(RELATIONS))
     for bit, relation in enumerate(RELATIONS):
-        made.append(View(BOTH, relation, 0, patterns >> bit & 1))
+        made.append(QuantityView(BOTH, relation, 0, patterns >> bit & 1))
     return made
 
 
@@ -96,7 +96,7 @@ def relations(op1: np.ndarray, op2: np.ndarray) -> np.ndarray:
     return np.array([held << bit for bit, held in enumerate(np.array(holds, np.int64))]).sum(0)
 
 
-def bits(made: list[View]) -> np.ndarray:
+def bits(made: list[QuantityView]) -> np.ndarray:
     """Return the bits of an atom of each view: (views, 2), of a single value and of a range."""
     which = log2(len(made)) + 1
     values = [log2(view.size) for view in made]

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stages.heuristics.discovery import grammar
-from stages.heuristics.discovery.grammar import View
+from stages.heuristics.discovery.grammar import QuantityView
 from stages.lib.core.compiled import compiled
 
 # Share of the variance below which an error counts as rounding: maps are stored in float16.
@@ -54,7 +54,7 @@ class Space(NamedTuple):
     least: float
 
 
-class Found(NamedTuple):
+class Predicate(NamedTuple):
     """A predicate.
 
     atoms: (2, 3) int64 of view, lowest and highest code; the view is NONE if there is no second
@@ -68,11 +68,11 @@ class Found(NamedTuple):
     gain: float
 
 
-NOTHING = Found(np.full((2, 3), NONE), 0.0, 0.0, 0.0)
+NOTHING = Predicate(np.full((2, 3), NONE), 0.0, 0.0, 0.0)
 NO_PAIR = NOTHING._replace(gain=-np.inf)  # the gain of a conjunction may be negative
 
 
-def space(quantities: np.ndarray, made: list[View], samples: int, least: int) -> Space:
+def space(quantities: np.ndarray, made: list[QuantityView], samples: int, least: int) -> Space:
     """Prepare the search.
 
     quantities: (4, cells) of op1, op2, result and relations, in random order; made: the views;
@@ -100,7 +100,7 @@ def space(quantities: np.ndarray, made: list[View], samples: int, least: int) ->
     )
 
 
-def search(values: np.ndarray, within: Space, budget: float) -> tuple[Found, Found]:
+def search(values: np.ndarray, within: Space, budget: float) -> tuple[Predicate, Predicate]:
     """Return the predicate of shortest description, and the best atom of at most `budget` bits.
 
     values: (cells,) the map on the space's cells.
@@ -148,11 +148,11 @@ def _single(
     gains: np.ndarray,
     view: np.intp,
     kind: np.intp,
-) -> Found:
+) -> Predicate:
     both = np.full((2, 3), NONE)
     both[0] = atoms[view, kind]
     measures = (float(table[view, kind]) for table in (bits, shares, gains))
-    return Found(both, *measures)
+    return Predicate(both, *measures)
 
 
 def _seeds(atoms: np.ndarray, gains: np.ndarray, within: Space) -> list[np.ndarray]:
@@ -169,7 +169,7 @@ def _seeds(atoms: np.ndarray, gains: np.ndarray, within: Space) -> list[np.ndarr
 
 def _conjunction(
     deviations: np.ndarray, total: float, seeds: list[np.ndarray], within: Space
-) -> Found:
+) -> Predicate:
     """Return the best conjunction that is found from these first atoms."""
     sample, of_sample = deviations, total
     if len(deviations) > SAMPLE:
@@ -192,7 +192,7 @@ def _improved(
     turns: int,
     within: Space,
     previous: np.ndarray = NOTHING.atoms[0],
-) -> Found:
+) -> Predicate:
     """Search a second atom within a first, then the first anew within the second, and so on.
 
     previous: the atom within which `first` was the best. Returns NO_PAIR if there is no
@@ -212,7 +212,7 @@ def _improved(
         if gain <= best.gain + 1e-9:
             break
         pair = np.array([first, second])
-        best = Found(pair, float(bits[view, kind]), float(shares[view, kind]), gain)
+        best = Predicate(pair, float(bits[view, kind]), float(shares[view, kind]), gain)
         if (second == previous).all():
             break  # each is the best within the other
         previous, first = first, second
@@ -359,13 +359,13 @@ def _coarse_to_fine(s, n, size, cells, least):
     return best, low, high
 
 
-def holds(quantities: np.ndarray, found: Found, within: Space) -> np.ndarray:
+def holds(quantities: np.ndarray, predicate: Predicate, within: Space) -> np.ndarray:
     """Return which cells satisfy a predicate: (cells,) bool.
 
     quantities: (4, cells) of op1, op2, result and relations of any cells.
     """
     satisfied = np.ones(quantities.shape[1], bool)
-    for view, low, high in found.atoms:
+    for view, low, high in predicate.atoms:
         if view != NONE:
             codes = within.codes[view][quantities[within.quantity[view]]]
             satisfied &= (codes >= low) & (codes <= high)
