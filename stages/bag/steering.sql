@@ -46,7 +46,7 @@ with
     prompts as (
         select operator, place, arm, target, neurons, pair,
             avg(followed) as followed, avg(digit_followed) as digit_followed, avg(same) as same,
-            avg(greatest(followed, same)) as explained, count(*) as runs
+            avg(larger(followed, same)) as explained, count(*) as runs
         from answers group by operator, place, arm, target, neurons, pair
     ),
     kinds as (

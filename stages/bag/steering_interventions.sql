@@ -56,7 +56,7 @@ with
     ),
     selected as (  -- an arm with too few neurons has all of them, once
         select distinct on (arm, operator, place, draw, layer, neuron, neurons)
-            arm, operator, place, draw, layer, neuron, least(k, most) as neurons
+            arm, operator, place, draw, layer, neuron, smaller(k, most) as neurons
         from ordered, (select unnest($steered_neurons::bigint[]) as k)
         where rank <= k or arm = 'all'
     ),

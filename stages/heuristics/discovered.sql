@@ -56,7 +56,7 @@ with
     controlled as (
         select
             operator, winning,
-            smaller(1, min((decoys + 1) / greatest(neurons, 1)) over (
+            smaller(1, min((decoys + 1) / larger(neurons, 1)) over (
                 partition by operator order by winning
                 rows between unbounded preceding and current row
             )) as q_value

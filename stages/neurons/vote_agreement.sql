@@ -31,7 +31,7 @@
 with
     changing as (from causal_votes where strength > 0 and correlation is not null),
     reliable as (
-        select *, greatest(consistency, 0) as share,
+        select *, larger(consistency, 0) as share,
             sqrt(prompts * share / (1 + (prompts - 1) * share)) as most
         from changing
     )

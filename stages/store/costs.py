@@ -64,6 +64,7 @@ ESTIMATED = 4e-7  # the row of an attribution
 AVERAGED = 3.5e-7  # an attribution in the means of queries
 SUMMED = 2e-8  # a late neuron and prompt in failures
 DIGITS = 1.5e-8  # a late neuron and cell in digit_means
+DISCOVERED = 1.6e-7  # a cell of a map, searched with its decoy
 RESCORED = 4e-8  # a cell of a map, of which a tenth has labels about the result
 QUERY, ROW = 4.0, 4e-6  # a query, mostly DVC's own time; a row of runs in queries
 FIGURE = 12.0  # figures of a chapter, or a page
@@ -94,7 +95,7 @@ QUERIES = {
         "neuron_interventions", "neuron_effects", "neuron_rankings", "faithfulness",
         "shifted_neurons", "causal_votes",
     ],
-    "heuristics": ["matches", "labels", "label_votes"],
+    "heuristics": ["matches", "labels", "label_votes", "discovered", "discovered_and_labels"],
     "bag": [
         "knockout_interventions", "knockout_effects", "steering_interventions", "steering",
         "failure_tests",
@@ -110,7 +111,7 @@ FIGURES = {
     "store": ["figures"],
     "circuit": ["circuit_figures"],
     "neurons": ["neuron_figures", "vote_figures"],
-    "heuristics": ["heuristic_figures"],
+    "heuristics": ["heuristic_figures", "discovered_figure"],
     "bag": ["causal_figures"],
     "theories": ["theory_figures"],
     "mediation": ["mediation_figures"],
@@ -488,6 +489,7 @@ class Costs:
         yield self._maps("heuristics/heuristic_overlaps", OVERLAPS * self.cells, 5000, False)
         yield self._maps("heuristics/spectra", SPECTRA * self.cells, 256, False)
         yield self._maps("heuristics/explained", EXPLAINED * self.cells, 1600, False)
+        yield self._maps("heuristics/discovery_search", DISCOVERED * self.cells, 64, True)
         yield self._maps("heuristics/label_rescores", RESCORED * self.cells, 64, False)
         yield self._maps("claims/fault_scores", FAULTS * self.cells, 19 * at_once, False)
 

@@ -256,6 +256,25 @@ def failures(measure: str) -> Callable[[float], Tables]:
     return made
 
 
+def steered(place: str) -> Callable[[float], Tables]:
+    """The share that follows at a place, with 50 neurons; other rows say something else."""
+
+    def made(value: float) -> Tables:
+        interval = value, value - 0.02, value + 0.02
+        rows = [
+            ("add", place, "labelled", "other", 50, *interval),
+            ("add", place, "labelled", "other", 200, 0.5, 0.45, 0.55),
+            ("add", place, "labelled", "own", 50, 0.99, 0.98, 1.0),
+            ("add", place, "random", "other", 50, 0.0, 0.0, 0.0),
+            ("add", "hundreds", "labelled", "other", 50, 0.5, 0.45, 0.55),
+            ("subtract", place, "labelled", "other", 50, 0.5, 0.45, 0.55),
+        ]
+        columns = "operator place arm target neurons follows ci_low ci_high"
+        return {"steering": table(columns, *rows)}
+
+    return made
+
+
 @dataclass
 class Case:
     """How a claim's tables are made from a value, and two values on either side of its bar."""
@@ -271,6 +290,8 @@ CASES = {
     "knockout_is_selective": Case(selective, 0.2, -0.2),
     "knockout_is_selective_in_logits": Case(selective, 0.2, -0.2),
     "failures_have_more_neurons": Case(failures("associated_neurons"), 0.7, 0.3),
+    "steered_ones_follow": Case(steered("ones"), None, 0.15),
+    "steered_tens_follow": Case(steered("tens"), None, 0.15),
     "failures_get_less": Case(failures("answer_contribution"), 0.3, 0.7),
     "few_heads": Case(heads, None, 0.5),
     "top_neurons_are_classified": Case(top_neurons, None, 0.3),

@@ -61,7 +61,7 @@ def test_an_undamaged_project_is_well(project: Path):
     lines, well = verify(project)
     assert well
     assert len(lines) == 1
-    assert re.fullmatch(r"\d+ files compared with \d+ locked stages: 0 damaged", lines[0])
+    assert re.fullmatch(r"[\d,]+ files compared with \d+ locked stages: 0 damaged", lines[0])
 
 
 def test_damage_is_named_and_healed(project: Path):

@@ -21,6 +21,7 @@ from stages.heuristics.discovery import grammar
 from stages.heuristics.discovery.grammar import QuantityView
 from stages.lib.core.compiled import compiled
 
+STEPS_OF_MAP = 1 << 24  # the largest value of a map as a whole number; float32 has 24 bits
 # Share of the variance below which an error counts as rounding: maps are stored in float16.
 ROUNDING = 1e-6
 EXHAUSTIVE = 25  # codes; longer ranges of a second atom are searched from coarse to fine
@@ -134,11 +135,17 @@ def bits_saved(share, bits, samples):
 
 
 def centred(values: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the deviations from the mean, and their sum of squares."""
-    if not len(values):
-        return values, 0.0
-    deviations = values - values.mean(dtype=np.float64)
-    return deviations, float(deviations @ deviations)
+    """Return the deviations from the mean, as whole numbers, and their sum of squares.
+
+    The largest value is STEPS_OF_MAP. Sums of whole numbers are exact in any order. So predicates
+    of equal cells tie on every processor, and the first of them is taken.
+    """
+    largest = float(np.abs(values).max(initial=0))
+    if not largest > 0:
+        return np.zeros(len(values)), 0.0
+    whole = np.rint(values.astype(np.float64) / largest * STEPS_OF_MAP)
+    deviations = whole - np.rint(whole.sum() / len(whole))
+    return deviations, float(np.square(deviations).sum())
 
 
 def _single(
