@@ -214,25 +214,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.insert(number * share, item)
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Let one process at a time compile functions with numba; the others load what it has stored.
-
-    In a fresh clone every process would compile the same functions at once, half a minute each.
-    """
-    dispatcher = sys.modules.get("numba.core.dispatcher")
-    if dispatcher is None or not hasattr(session.config, "workerinput"):
-        return
-    folder = ROOT / ".pytest_cache"
-    folder.mkdir(exist_ok=True)
-    lock, compile_it = FileLock(folder / "compiles.lock"), dispatcher.Dispatcher.compile
-
-    def compile_alone(function: Any, signature: Any) -> Any:
-        with lock:
-            return compile_it(function, signature)
-
-    dispatcher.Dispatcher.compile = compile_alone
-
-
 def _rank(item: pytest.Item) -> tuple[bool, ...]:
     fixtures = ("processor", "deep_project", "micro_copy", "micro")
     return tuple(not _uses(item, fixture) for fixture in fixtures)
