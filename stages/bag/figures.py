@@ -1,4 +1,4 @@
-"""Draw the causal tests: ablations of heuristics, prompts and neurons, the bag alone, and failures.
+"""Draw the causal tests: ablations, the bag alone, steering, and failures.
 
 Fig. 7 of the study is about the neurons of one heuristic, Fig. 8 about those of one prompt, and
 Fig. 9 about cells that fail. Each criterion by which neurons have heuristics, and each ablation (0
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from stages.bag import failure_figures, why
+from stages.bag import failure_figures, steering_figure, why
 from stages.lib.drawing import drawing
 from stages.lib.drawing.drawing import GREEN, ORANGE, OTHERS, OWN, SKY, Axes, Figure, Tables
 
@@ -29,6 +29,7 @@ TABLES = [
     "bag/knockouts_by_prompt.parquet",
     "bag/knockouts_by_neuron.parquet",
     "bag/bag_alone.parquet",
+    "bag/steering.parquet",
     "bag/failures.parquet",
     "bag/failure_tests.parquet",
     "bag/failure_inputs.parquet",
@@ -271,6 +272,7 @@ FIGURES: dict[str, Callable[[Tables, str], Figure]] = {
     "knockouts_by_prompt_mean": partial(knockouts_by_prompt, ablation="mean"),
     "knockouts_by_neuron": knockouts_by_neuron,
     "bag_alone": bag_alone,
+    "steering": steering_figure.steering,
     "failures": failure_figures.failures,
     "failures_threshold": partial(failure_figures.failures, criterion="threshold"),
     "failure_inputs": failure_figures.failure_inputs,

@@ -27,6 +27,9 @@
 --                               explains, 0 to 1
 -- explained           FLOAT     share of the variance of held-out cells that the predicate
 --                               explains, at most 1; below 0 is worse than predicting the mean
+-- sum_explained       FLOAT     share of the variance of held-out cells that the predicate's two
+--                               conditions explain as a sum of two terms, without a conjunction;
+--                               null unless there are two
 -- same_as             VARCHAR   heuristic of the catalogue that the same cells satisfy, or exactly
 --                               the other cells; null if the catalogue has none
 -- catalogue           VARCHAR   heuristic of the catalogue that explains the largest share of the
@@ -66,8 +69,8 @@ select
     $subject as subject, operator, layer, neuron, predicate, atoms, bits, gain, decoy_gain,
     case when own = 1 then q_value end as q_value,
     own = 1 and q_value <= $level::double as discovered,
-    side, explained_training, explained, same_as, catalogue, catalogue_bits, catalogue_gain,
-    catalogue_explained, short, short_explained
+    side, explained_training, explained, sum_explained, same_as, catalogue, catalogue_bits,
+    catalogue_gain, catalogue_explained, short, short_explained
 from discovery_search
 join competing using (operator, layer, neuron)
 join controlled using (operator, winning)

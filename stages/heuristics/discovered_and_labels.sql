@@ -16,6 +16,9 @@
 -- outside_catalogue    INTEGER   neurons with a discovered predicate whose cells are those of no
 --                                heuristic of the catalogue
 -- conjunctions         INTEGER   neurons whose discovered predicate joins two conditions
+-- conjunction          DOUBLE    mean share of variance that these conjunctions explain, at most 1
+-- condition_sum        DOUBLE    mean share that their two conditions explain as a sum of two
+--                                terms, with one coefficient more: the control of the conjunction
 -- shorter              INTEGER   neurons with a discovered predicate that, with its own bits,
 --                                describes them in fewer bits than the best heuristic of the
 --                                catalogue
@@ -49,6 +52,8 @@ select
     count(*) filter (is_labelled and not is_discovered)::integer as only_labelled,
     count(*) filter (is_discovered and same_as is null)::integer as outside_catalogue,
     count(*) filter (is_discovered and atoms = 2)::integer as conjunctions,
+    round(avg(explained) filter (is_discovered and atoms = 2), 6) as conjunction,
+    round(avg(sum_explained) filter (is_discovered and atoms = 2), 6) as condition_sum,
     count(*) filter (is_discovered and gain > catalogue_gain)::integer as shorter,
     round(avg(bits) filter (is_discovered), 4) as bits,
     round(max(catalogue_bits), 4)::double as catalogue_bits,

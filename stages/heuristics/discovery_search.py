@@ -26,6 +26,10 @@ Table discovery_search: the predicate of shortest description of each neuron, an
     explained           FLOAT     share of the variance of held-out cells that the predicate
                                   explains; below 0 is worse than predicting the mean; null if they
                                   do not vary
+    sum_explained       FLOAT     share of the variance of held-out cells that the predicate's two
+                                  conditions explain as a sum of two terms, three coefficients
+                                  fitted to training cells; null unless there are two, or if the
+                                  held-out cells do not vary
     same_as             VARCHAR   heuristic of the catalogue that the same cells satisfy, or exactly
                                   the other cells; null if the catalogue has none
     catalogue           VARCHAR   heuristic of the catalogue that explains the largest share of the
@@ -53,6 +57,7 @@ from stages.heuristics import discovery
 from stages.heuristics.discovery import grammar
 from stages.heuristics.discovery.search import (
     NONE,
+    NOTHING,
     Predicate,
     bits_saved,
     centred,
@@ -88,6 +93,7 @@ SCHEMA = {
     "side": pl.String,
     "explained_training": pl.Float32,
     "explained": pl.Float32,
+    "sum_explained": pl.Float32,
     "same_as": pl.String,
     "catalogue": pl.String,
     "catalogue_bits": pl.Float32,
@@ -186,6 +192,7 @@ class Language:
             "side": _side(values, inside) if best.gain > 0 else None,
             "explained_training": best.share,
             "explained": self.explained(values, inside),
+            "sum_explained": self.sum_explained(values, best),
             "same_as": self.catalogue.names_by_cells.get(_cells_digest(inside)),
             "catalogue": self.catalogue.names[catalogue] if self.catalogue.names else None,
             "catalogue_bits": budget,
@@ -206,7 +213,31 @@ class Language:
 
         values, inside: (cells,), inside is bool. None if the held-out cells do not vary.
         """
-        share = _explained(values, inside, self.training)
+        sums, counts = _totals(values, inside, self.training)
+        return self._share(values, inside, sums / np.maximum(counts, 1))
+
+    def sum_explained(self, values: np.ndarray, predicate: Predicate) -> float | None:
+        """Return the share of held-out variance that both conditions explain as a sum.
+
+        This is the control of a conjunction: with one coefficient more, it lacks the product. None
+        without two conditions, or if the held-out cells do not vary.
+        """
+        if (predicate.atoms[:, 0] == NONE).any():
+            return None
+        first, second = (
+            self._holds(predicate._replace(atoms=np.stack([atom, NOTHING.atoms[1]])))
+            for atom in predicate.atoms
+        )
+        group = first + 2 * second
+        sums, counts = _totals(values, group, self.training)
+        weights = np.sqrt(counts)
+        design = np.array([[1, 0, 0], [1, 1, 0], [1, 0, 1], [1, 1, 1]])
+        means = sums / np.maximum(counts, 1)
+        terms = np.linalg.lstsq(design * weights[:, None], means * weights)[0]
+        return self._share(values, group, design @ terms)
+
+    def _share(self, values: np.ndarray, group: np.ndarray, predicted: np.ndarray) -> float | None:
+        share = _explained(values, group, predicted, self.training)
         return None if np.isnan(share) else round(share, 6) + 0.0
 
     def _holds(self, predicate: Predicate) -> np.ndarray:
@@ -329,18 +360,22 @@ def _cells_digest(inside: np.ndarray) -> bytes:
 
 
 @compiled()
-def _explained(values, inside, training):
-    """Predict held-out cells by the means of training cells; see Language.explained."""
-    sums, counts = np.zeros(2), np.zeros(2)
+def _totals(values, group, training):
+    """Add up the values of training cells, and count them, by group: two arrays (4,)."""
+    sums, counts = np.zeros(4), np.zeros(4)
     for cell in range(training):
-        side = int(inside[cell])
-        sums[side] += values[cell]
-        counts[side] += 1
-    means = sums / np.maximum(counts, 1)
+        sums[int(group[cell])] += values[cell]
+        counts[int(group[cell])] += 1
+    return sums, counts
+
+
+@compiled()
+def _explained(values, group, predicted, training):
+    """Return the share of held-out variance that predictions by group explain."""
     mean = values[training:].astype(np.float64).mean() if training < len(values) else 0.0
     error = variance = 0.0
     for cell in range(training, len(values)):
-        error += (values[cell] - means[int(inside[cell])]) ** 2
+        error += (values[cell] - predicted[int(group[cell])]) ** 2
         variance += (values[cell] - mean) ** 2
     if variance == 0:
         return np.nan

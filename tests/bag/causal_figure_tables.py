@@ -54,11 +54,18 @@ def by_neuron() -> list[dict[str, Any]]:
 
 
 def bags() -> list[dict[str, Any]]:
-    rows = crossed(KEYS, kept=["heuristic", "random", "rest"], ablation=ABLATIONS)
+    rows = crossed(KEYS, kept=["heuristic", "random", "rest", "random_rest"], ablation=ABLATIONS)
     rows += crossed(OPERATORS, kept=["everything", "nothing"], ablation=ABLATIONS)
     for row in rows:
         row["neurons"] = int(RNG.integers(999))
     return rows
+
+
+def steered() -> list[dict[str, Any]]:
+    """Return rows of every arm, also of the control that sets the result's own digit."""
+    places = crossed(OPERATORS, place=["ones", "tens"], target=["other", "own"])
+    rows = crossed(places, arm=["labelled", "random", "separating"], neurons=[50, 200])
+    return rows + crossed(places, arm=["all"], neurons=[1024])
 
 
 def cells() -> list[dict[str, Any]]:
@@ -111,6 +118,7 @@ def tables() -> Tables:
         "knockouts_by_prompt": by_prompt(),
         "knockouts_by_neuron": by_neuron(),
         "bag_alone": bags(),
+        "steering": steered(),
         "failures": cells(),
         "failure_tests": compared(),
         "failure_inputs": inputs(),

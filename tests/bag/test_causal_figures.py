@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 from matplotlib.axes import Axes
 
-from stages.bag import figures
+from stages.bag import figures, steering_figure
 from stages.lib.drawing import drawing
 from tests.bag import causal_figure_tables
 from tests.bag.causal_figure_tables import CRITERION, HEURISTICS, LAYERS
@@ -185,6 +185,16 @@ def test_bags_are_bars_with_their_neurons(operator: str):
         majority_is_drawn(axis, rows["majority_accuracy"])
         assert {bar.get_height() for bar in axis.patches} == set(rows["accuracy"])
         assert sorted(int(text.get_text()) for text in axis.texts) == sorted(rows["neurons"])
+
+
+@pytest.mark.parametrize("operator", CRITERION)
+def test_steering_is_drawn_for_other_digits_only(operator: str):
+    for axis, place in zip(panels("steering")[operator], steering_figure.PLACES, strict=True):
+        rows = MADE["steering"].filter(operator=operator, place=place, target="other")
+        for arm, (label, _) in steering_figure.ARMS.items():
+            drawn = rows.filter(arm=arm)
+            assert list(line(axis, label).get_xdata()) == drawn["neurons"].to_list()
+            assert list(line(axis, label).get_ydata()) == drawn["follows"].to_list()
 
 
 @pytest.mark.parametrize("name", ["failures", "failures_threshold"])

@@ -130,12 +130,13 @@ def searched(seed: int, neurons: int, effect: float) -> pl.DataFrame:
         operator=pl.lit("add"),
         layer=pl.lit(0, pl.Int16),
         predicate=pl.when(pl.Series(has)).then(pl.lit("op1 = 1")),
-        atoms=pl.Series(has.astype(np.int8)),
+        atoms=pl.Series(has * random.integers(1, 3, neurons)),
         bits=pl.lit(12.0),
         decoy_gain=pl.Series(decoy),
         side=pl.lit("top"),
         explained_training=pl.lit(0.5),
         explained=pl.Series(random.random(neurons)),
+        sum_explained=pl.Series(random.random(neurons)),
         same_as=pl.when(pl.Series(named)).then(pl.lit("a")),
         catalogue=pl.lit("a"),
         catalogue_bits=pl.lit(10.0),
@@ -189,6 +190,10 @@ def test_discovered_predicates_are_compared_with_labels():
     assert row["only_discovered"] == len(own - labelled)
     assert row["only_labelled"] == len(labelled - own)
     assert row["outside_catalogue"] == sum(rows[n]["same_as"] is None for n in own)
+    pairs = [rows[n] for n in own if rows[n]["atoms"] == 2]
+    for column, source in {"conjunction": "explained", "condition_sum": "sum_explained"}.items():
+        mean = np.mean([pair[source] for pair in pairs]) if pairs else None
+        assert row[column] == (mean and pytest.approx(mean, abs=1e-5))
     assert row["shorter"] == sum(rows[n]["gain"] > rows[n]["catalogue_gain"] for n in own)
     either = own | labelled
     explained = sum(rows[n]["explained"] for n in own) / len(either)
@@ -230,6 +235,41 @@ def test_a_neuron_is_compared_with_the_catalogue(monkeypatch: pytest.MonkeyPatch
         share = np.corrcoef(planted[split], activations[split])[0, 1] ** 2
         gain = side * np.log2(1 / (1 - share)) - 2  # 2 bits select one of four heuristics
         assert row["catalogue_gain"] == pytest.approx(gain, abs=1e-2)
+        assert row["sum_explained"] is None
+
+
+def test_the_control_of_a_conjunction_is_the_sum_of_its_conditions(monkeypatch: pytest.MonkeyPatch):
+    """What a sum explains is least squares of every cell, all of it if the truth is a sum."""
+    side, random = 30, np.random.default_rng(4)
+    op1, op2 = np.indices((side, side), np.int32).reshape(2, -1)
+    first, second = op1 <= 14, op2 % 3 == 1
+    grid = SimpleNamespace(
+        op1=op1,
+        op2=op2,
+        results=op1 + op2,
+        cells=np.arange(side**2),
+        operands=_group({"op1 = op2": op1 == op2}, ["both"], {"op1": op1, "op2": op2}),
+        answers=_group({"result in 0..9": op1 + op2 < 10}, ["result"], {"result": op1 + op2}),
+    )
+    split = random.random(side**2) < 0.8
+    monkeypatch.setattr(discovery_search, "_in_training", lambda grid: split)
+    language = Language(grid, LEAST)  # type: ignore[arg-type]
+    truths = {"sum": 2.0 * first - second + 3, "conjunction": 1.0 * (first & second)}
+    predicate, _ = search(
+        truths["conjunction"][language.places[: language.training]], language.space, 0.0
+    )
+    assert language.text(predicate) == "op1 <= 14 and op2 % 3 = 1"
+    design = np.stack([np.ones(side**2), first, second], 1)
+    for name, truth in truths.items():
+        values = truth + 0.1 * random.normal(size=side**2)
+        terms = np.linalg.lstsq(design[split], values[split])[0]
+        error, held_out = (values - design @ terms)[~split], values[~split]
+        expected = 1 - error @ error / ((held_out - held_out.mean()) ** 2).sum()
+        share = language.sum_explained(values[language.places], predicate)
+        assert share == pytest.approx(expected, abs=1e-6)
+        row = language.row(values.reshape(side, side).astype(np.float32), random)
+        if name == "conjunction":
+            assert row["sum_explained"] < row["explained"] - 0.2
 
 
 def _group(

@@ -1,0 +1,62 @@
+"""Draw how often the prediction follows when neurons are set to the mean of another digit."""
+
+import polars as pl
+
+from stages.bag import why
+from stages.lib.drawing import drawing
+from stages.lib.drawing.drawing import BLUE, GREY, VERMILION, Axes, Figure, Tables
+
+PLACES = ("ones", "tens")
+# arm of the table steering -> label, colour
+ARMS = {
+    "separating": ("neurons that the digit explains best", BLUE),
+    "labelled": ("the same among labelled neurons", VERMILION),
+    "random": ("as many random neurons", GREY),
+    "all": ("all late neurons", "black"),
+}
+
+
+def steering(tables: Tables, subject: str) -> Figure:
+    """Draw the share of prompts that follow against the number of neurons, a row for each place.
+
+    Shaded: bootstrap intervals. An arm with two sizes is a line, with one size a dot.
+    """
+    title = (
+        f"{subject}: late neurons are set to their mean over cells whose result has another digit; "
+        "share of prompts whose prediction has this digit and keeps all others"
+    )
+    pairs_found = tables["pairs_found"]
+    figure, axes, columns = drawing.operator_panels(2, pairs_found, title, sharex=True, sharey=True)
+    table = tables["steering"].filter(target="other").sort("neurons")
+    for operator, column, _ in columns:
+        for axis, place in zip(column, PLACES, strict=True):
+            rows = table.filter(operator=operator, place=place)
+            _arms(axis, rows)
+            if rows.is_empty():
+                drawing.absent(axis, _reason(tables, operator, place))
+        column[1].set_xlabel("patched neurons")
+    ticks = [10, 100, 1000]
+    axes[0, 0].set(xscale="log", ylim=(-0.03, 1.05))
+    axes[0, 0].set_xticks(ticks, ticks)
+    axes[0, 0].minorticks_off()
+    for axis, place in zip(axes[:, 0], PLACES, strict=True):
+        axis.set_ylabel(f"share that follows,\n{place} digit")
+    drawing.legend(figure, 2)
+    return figure
+
+
+def _arms(axis: Axes, rows: pl.DataFrame) -> None:
+    for arm, (label, colour) in ARMS.items():
+        part = rows.filter(arm=arm)
+        band = part["ci_low"], part["ci_high"]
+        drawing.curve(axis, part["neurons"], part["follows"], label, colour, band=band)
+        if len(part) == 1:
+            axis.vlines(part["neurons"], *band, color=colour, linewidth=0.8)
+
+
+def _reason(tables: Tables, operator: str, place: str) -> str:
+    """Return why no prompt of an operator was steered at a place."""
+    no_layer = why.no_late_layer(tables, operator)
+    if no_layer != drawing.NO_ROWS:
+        return no_layer
+    return f"the model has no number whose {place} digit could be another"
