@@ -88,7 +88,7 @@ def colours(limits: tuple[float, float], is_logarithmic: bool = False) -> dict[s
 
 def clear(axis: Axes) -> None:
     """Remove the lines in and around a panel that a heat map does not need."""
-    axis.tick_params(length=0)
+    axis.tick_params(left=False, bottom=False)
     axis.grid(visible=False)
     axis.spines[:].set_visible(False)
 
@@ -96,13 +96,39 @@ def clear(axis: Axes) -> None:
 def finish(figure: Figure) -> None:
     """Write values into the cells of all heat maps, and hide names beside them, to fit the room.
 
+    Names that a map has in common with the map on its left, or below it, are not repeated.
     Afterwards, nothing that takes room may be added to the figure.
     """
+    _share_names(figure)
     drawing.settle(figure)
     for axis in figure.axes:
         if axis.images:
             _thin_out(axis)
             _write_values(axis)
+
+
+def _share_names(figure: Figure) -> None:
+    """Hide names of rows that the map on the left has, too, and of columns that the map below has.
+
+    Also if that map's names are hidden: then another one farther away has them.
+    """
+    maps = {_place(axis): axis for axis in figure.axes if axis.images}
+    for (row, column), axis in maps.items():
+        left, below = maps.get((row, column - 1)), maps.get((row + 1, column))
+        if left and _names(left.yaxis) == _names(axis.yaxis):
+            axis.tick_params(labelleft=False)
+        if below and _names(below.xaxis) == _names(axis.xaxis):
+            axis.tick_params(labelbottom=False)
+
+
+def _place(axis: Axes) -> tuple[int, int]:
+    """Return a panel's row and column in its figure."""
+    place = axis.get_subplotspec()
+    return place.rowspan.start, place.colspan.start
+
+
+def _names(axis: Any) -> list[str]:
+    return axis.get_major_formatter().format_ticks(axis.get_majorticklocs())
 
 
 def _thin_out(axis: Axes) -> None:
