@@ -2,11 +2,13 @@
 
 import ast
 import re
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
 import yaml
 
+from stages.lib.console import pipeline
 from stages.lib.core.vocabulary import CHAPTERS
 from tests import declared
 from tests.conftest import planned
@@ -96,6 +98,8 @@ def test_repro_at_the_root_leaves_out_other_models_and_comparisons(
 ):
     """Test that `dvc repro` runs the default model, and the synthetic one for calibration."""
     default = set(planned(micro))
+    with chdir(micro):
+        assert default == {*pipeline.plan([], False)[0]}
     settings = yaml.safe_load((micro / "params.yaml").read_text())
     own = settings["default"]
     assert default < set(everything)

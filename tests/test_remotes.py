@@ -43,7 +43,7 @@ Remote = tuple[str, dict[str, str]]  # its URL, and its further settings
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
+def sftp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
     """An OpenSSH server with a key of its own."""
     if SSHD is None:
         pytest.skip("no sshd here: install openssh-server")
@@ -81,7 +81,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
         process.wait()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def s3() -> Iterator[Remote]:
     """An S3 API server with one bucket."""
     with storage.serving() as bucket:
@@ -119,15 +119,11 @@ def fresh_clone(project: Path, folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def pushed(micro: Path, server: Remote, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of the micro project, pushed through the SFTP server; tests only read it.
-
-    The folder `storage` beside it is the remote.
-    """
+def pushed(micro: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of the micro project, pushed to the folder `storage`; tests only read it."""
     folder = tmp_path_factory.mktemp("pushed")
-    (folder / "storage").mkdir()
     project = copied(micro, folder / "project")
-    configure(project, (server[0] + str(folder / "storage"), server[1]))
+    configure(project, (str(folder / "storage"), {}))
     run_in(project, *MAKE, "push")
     return project
 
@@ -141,7 +137,7 @@ def present(folder: Path) -> set[str]:
 
 
 def test_a_file_what_a_query_reads_and_a_subject_are_pulled(pushed: Path, tmp_path: Path):
-    """DVC pulls what the query reads to run it again. The test of S3 pulls everything."""
+    """DVC pulls what the query reads to run it again. The tests of servers pull everything."""
     everything = present(pushed)
     clone = fresh_clone(pushed, tmp_path / "clone")
     assert present(clone) == set()
@@ -237,13 +233,28 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return project
 
 
-def test_push_to_s3_and_pull_from_it(small: Path, tmp_path: Path, s3: Remote):
-    """Push and pull with the module that `make push` and `make pull` run."""
-    url, settings = s3
+@pytest.mark.parametrize("kind", ["s3", "sftp"])
+def test_push_to_a_server_and_pull_from_it(
+    small: Path, tmp_path: Path, kind: str, request: pytest.FixtureRequest
+):
+    """Push and pull with the module that `make push` and `make pull` run.
+
+    A lock that was cut is put back before anything is pushed.
+    """
+    url, settings = request.getfixturevalue(kind)
+    if kind == "sftp":
+        (tmp_path / "storage").mkdir()
+        url += str(tmp_path / "storage")
     project = copied(small, tmp_path / "project")
     share = ("python", "-m", "stages.lib.console.remote")
     write_local(project, {"url": url, **settings})
-    run_in(project, *share, "push", more={"PYTHONPATH": str(ROOT)})
+    lock = project / "stages/store/dvc.lock"
+    whole = lock.read_text()
+    lock.write_text(whole[: len(whole) // 2] + "\n  - {")
+    done = run_in(project, *share, "push", more={"PYTHONPATH": str(ROOT)})
+    assert "dvc.lock cannot be read" in done.stderr
+    assert "restored the committed lock" in done.stderr
+    assert lock.read_text() == whole
     clone = fresh_clone(project, tmp_path / "clone")
     assert contents(clone) == {}
     run_in(clone, *share, "pull", "", "", more={"PYTHONPATH": str(ROOT)})

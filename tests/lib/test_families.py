@@ -16,16 +16,18 @@ from stages.lib.model import agreement, architecture, checkpoint, search
 from tests import families
 
 OUTCOMES = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", families.PAGE.read_text(), re.MULTILINE))
-AT_ONCE = 20
+AT_ONCE = 10
+# A third of the families, and one of each outcome; the command that writes the page tries all.
+TRIED = sorted({*families.NAMES[::3], *{OUTCOMES[name]: name for name in families.NAMES}.values()})
 
 
 def test_the_page_lists_every_family():
     assert list(OUTCOMES)[1:] == families.NAMES
 
 
-@pytest.mark.parametrize("first", range(0, len(families.NAMES), AT_ONCE))
+@pytest.mark.parametrize("first", range(0, len(TRIED), AT_ONCE))
 def test_the_outcome_of_a_family_is_on_the_page(first: int):
-    for name, result in families.results(families.NAMES[first : first + AT_ONCE]):
+    for name, result in families.results(TRIED[first : first + AT_ONCE]):
         assert result.replace("|", "/") == OUTCOMES[name], name
 
 

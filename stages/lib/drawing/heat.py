@@ -112,7 +112,11 @@ def _share_names(figure: Figure) -> None:
 
     Also if that map's names are hidden: then another one farther away has them.
     """
-    maps = {_place(axis): axis for axis in figure.axes if axis.images}
+    maps: dict[tuple[int, int], Axes] = {}
+    for axis in figure.axes:
+        place = axis.get_subplotspec()
+        if axis.images and place:
+            maps[place.rowspan.start, place.colspan.start] = axis
     for (row, column), axis in maps.items():
         left, below = maps.get((row, column - 1)), maps.get((row + 1, column))
         if left and _names(left.yaxis) == _names(axis.yaxis):
@@ -121,13 +125,8 @@ def _share_names(figure: Figure) -> None:
             axis.tick_params(labelbottom=False)
 
 
-def _place(axis: Axes) -> tuple[int, int]:
-    """Return a panel's row and column in its figure."""
-    place = axis.get_subplotspec()
-    return place.rowspan.start, place.colspan.start
-
-
 def _names(axis: Any) -> list[str]:
+    """Return the names beside a map, along its x axis or its y axis."""
     return axis.get_major_formatter().format_ticks(axis.get_majorticklocs())
 
 
