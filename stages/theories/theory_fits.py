@@ -44,23 +44,27 @@ Table theory_fits: the share of the late neurons' variance that three theories e
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
+from stages.heuristics.fourier.frequencies import FrequencyPairs
 from stages.lib.core import progress
 from stages.lib.core.hdf5_store import LayerStore, widen
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
 from stages.lib.executor import external_values
-from stages.lib.heuristics.answer_tokens import logit_numbers
+from stages.lib.heuristics.answer_tokens import logit_numbers, numbers
 from stages.lib.sql.database import Database
 from stages.lib.subject import Subject
-from stages.theories import atoms
+from stages.theories import atoms, description
+from stages.theories.conditions import Conditions, LayerConditions
 from stages.theories.pursuit import pursue
 from stages.theories.settings import Helix, TheoryFits
-from stages.theories.tally import Key, Tally
+from stages.theories.tally import Key, Length, Tally
 
 SCHEMA = {
     "subject": pl.String,
@@ -73,10 +77,12 @@ SCHEMA = {
     "ci_low": pl.Float64,
     "ci_high": pl.Float64,
     "relabelled": pl.Float64,
+    "bits": pl.Float64,
     "choices": pl.Int32,
     "neurons": pl.Int32,
     "cells": pl.Int32,
 }
+NAMED = ("labels", "discovered")  # theories whose terms a table names
 # Shares get this many decimals, and no more significant digits beyond 1. Further digits depend on
 # the kind of processor.
 DIGITS = 6
@@ -130,6 +136,16 @@ class SampledCells:
         """Return quantity -> its value in each cell (cells,)."""
         return {"op1": self.op1, "op2": self.op2, "result": self.result}
 
+    def columns(self, tokens: np.ndarray | None) -> dict[str, np.ndarray]:
+        """Return the columns that predicates name -> their values in each cell (cells,).
+
+        tokens: see answer_tokens.numbers
+        """
+        if tokens is None:
+            return self.numbers()
+        known = tokens[np.minimum(self.result, len(tokens) - 1)]
+        return self.numbers() | {"asked": np.where(self.result < len(tokens), known, -1)}
+
 
 def main(name: str) -> None:
     """Fit the theories to one model's late neurons; write both outputs."""
@@ -153,7 +169,7 @@ def main(name: str) -> None:
                 empty = np.zeros((len(pairs), neurons), np.float32)
                 values.setdefault(key, empty)[own, block] = predicted.T
         rows += [(name, operator, *row) for row in theories.tally.rows()]
-    shares = pl.col("value", "ci_low", "ci_high", "relabelled")
+    shares = pl.col("value", "ci_low", "ci_high", "relabelled", "bits")
     frame = pl.DataFrame(rows, schema=SCHEMA, orient="row")
     rounded = frame.with_columns(shares.round(DIGITS).round_sig_figs(DIGITS))
     write_table(rounded, subject.path("theories/theory_fits.parquet"))
@@ -171,6 +187,20 @@ def _predictions(
             for theory, predicted in theories.predictions(layer, block):
                 yield f"{theory} {layer}", block, predicted
             bar.update(block.stop - block.start)
+
+
+class Fit(NamedTuple):
+    """A theory's predictions for a block of neurons.
+
+    values: (neurons, cells) activations to which the theory was fitted
+    centre: (neurons, 1) their mean over training cells
+    around: (neurons, cells) predictions - centre, for the cells after training
+    """
+
+    key: Key
+    values: np.ndarray
+    centre: np.ndarray
+    around: np.ndarray
 
 
 class NeuronTheories:
@@ -197,6 +227,7 @@ class NeuronTheories:
             select op1, op2, split from cells where operator = $operator order by op1, op2
         """
         cells = database.sql(query, operator=operator).pl()
+        self.database, self.neurons = database, store.axes["neuron"]
         self.cells = SampledCells.draw(cells, results, prompts, settings)
         catalogue = read_table("data/heuristics/heuristics.parquet").filter("usable")
         spectra = subject.table("heuristics/spectra.parquet")
@@ -214,8 +245,41 @@ class NeuronTheories:
             self.grams[theory] = terms[:, :training] @ terms[:, :training].T
         generator = np.random.default_rng(settings.fit_seed)
         self.relabelled = [generator.permutation(side) for side in results.shape]
-        choices = {theory: len(terms) for theory, terms in self.terms.items()}
-        self.tally = Tally(choices, self.cells.held_out, settings)
+        tables = {name: subject.table(f"heuristics/{name}.parquet") for name in NAMED}
+        self.conditions = {
+            "labels": Conditions.labels(tables["labels"], catalogue, store, late, training),
+            "discovered": Conditions.discovered(tables["discovered"], store, late, training),
+        }
+        self.of_layer = lru_cache(1)(self._of_layer)
+        names = ["frequency1", "frequency2"]
+        components = min(settings.waves, spectra.n_unique(names))
+        pairs = len(FrequencyPairs.from_shape(results.shape).frequencies)
+        lengths = list(self._lengths(late, components, pairs))
+        self.tally = Tally(lengths, self.cells.held_out, settings)
+
+    def _lengths(self, late: list[int], components: int, pairs: int) -> Iterator[Length]:
+        """Yield the description length of each theory with each budget.
+
+        components: Fourier components in the dictionary; pairs: from which they were selected
+        """
+        training, neurons = self.cells.training, len(late) * self.neurons
+        shared = {"waves": description.subset(pairs, components) / max(1, neurons)}
+        for theory, terms in self.terms.items():
+            choices = len(terms)
+            for budget in self.settings.budgets:
+                bits = shared.get(theory, 0.0) + description.subset(choices, budget)
+                bits += description.coefficients(min(budget, choices), training)
+                yield Length(theory, budget, choices, dict.fromkeys(late, bits))
+        for theory, conditions in self.conditions.items():
+            yield Length(theory, None, conditions.choices, conditions.bits)
+
+    def _of_layer(self, layer: int) -> dict[str, LayerConditions]:
+        """Return theory -> the conditions of a layer's neurons."""
+        arguments = self.database, self.cells.columns(numbers(self.store)), self.settings.fit_seed
+        return {
+            theory: conditions.of_layer(layer, self.neurons, *arguments)
+            for theory, conditions in self.conditions.items()
+        }
 
     def blocks(self) -> Iterator[slice]:
         """Yield blocks of neurons that fit into memory."""
@@ -238,6 +302,21 @@ class NeuronTheories:
         mean = trained.mean(1, keepdims=True, dtype=np.float64)
         yield "itself", maps[:, cells.op1[prompts], cells.op2[prompts]]
         yield "mean", np.broadcast_to(mean, (len(maps), len(cells.op1[prompts])))
+        for key, values, centre, around in self._fits(layer, block, maps):
+            predicted = (around + centre)[:, : cells.held_out]
+            self.tally.add(key, values[:, held_out], predicted, centre, value_logits)
+            parameters = key.parameters
+            if not key.kind or parameters in (None, max(self.settings.budgets)):
+                size = "" if parameters is None else str(parameters)
+                name = " ".join(filter(None, (key.theory, size, key.kind)))
+                yield name, around[:, cells.held_out :] + mean
+
+    def _fits(self, layer: int, block: slice, maps: np.ndarray) -> Iterator[Fit]:
+        """Fit every theory to a block of neurons, and each theory's control.
+
+        maps: (neurons, op1, op2) activations
+        """
+        cells, training = self.cells, self.cells.training
         rows, columns = self.relabelled
         labels = {
             "": (cells.op1, cells.op2),
@@ -245,16 +324,18 @@ class NeuronTheories:
         }
         for kind, (op1, op2) in labels.items():
             values = maps[:, op1, op2].astype(np.float64)
-            centre = values[:, training].mean(1, keepdims=True)
-            for theory, budget, around in self._fits(values - centre):
-                key = Key(layer, theory, budget, kind)
-                predicted = (around + centre)[:, : cells.held_out]
-                self.tally.add(key, values[:, held_out], predicted, centre, value_logits)
-                if not kind or budget == max(self.settings.budgets):
-                    name = f"{theory} {budget} {kind}".rstrip()
-                    yield name, around[:, cells.held_out :] + mean
+            centre = values[:, :training].mean(1, keepdims=True)
+            for theory, budget, around in self._searched(values - centre):
+                yield Fit(Key(layer, theory, budget, kind), values, centre, around)
+            if kind:
+                continue
+            for theory, conditions in self.of_layer(layer).items():
+                kinds = {"": conditions.own, "relabelled": conditions.exchanged}
+                for control, rows_of_holds in kinds.items():
+                    around = conditions.fit(rows_of_holds[block], values - centre, training)
+                    yield Fit(Key(layer, theory, None, control), values, centre, around)
 
-    def _fits(self, values: np.ndarray) -> Iterator[tuple[str, int, np.ndarray]]:
+    def _searched(self, values: np.ndarray) -> Iterator[tuple[str, int, np.ndarray]]:
         """Yield (theory, budget, (neurons, cells)): predictions for the cells after training.
 
         values: (neurons, cells) activations, of mean 0 over training cells

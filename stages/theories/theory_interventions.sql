@@ -23,17 +23,15 @@ with
         select distinct
             theory, parameters,
             unnest(['fit', 'relabelled']) as kind,
-            max(parameters) over () as most
+            max(parameters) over (partition by theory) as most
         from theory_fits
     ),
     patches as (
         select
             theory, parameters, kind, layer,
-            format(
-                '{} {} {}{}', theory, parameters, if(kind = 'fit', '', kind || ' '), layer
-            ) as given
+            concat_ws(' ', theory, parameters, nullif(kind, 'fit'), layer) as given
         from fits, late
-        where kind = 'fit' or parameters = most
+        where kind = 'fit' or parameters is not distinct from most
         union all
         select 'itself', null, 'fit', layer, format('itself {}', layer) from late
         union all
