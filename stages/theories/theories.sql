@@ -4,26 +4,26 @@
 --
 -- subject            VARCHAR  the model
 -- operator           VARCHAR  add, subtract, multiply or divide
--- theory             VARCHAR  bag, helix, waves, labels or discovered, as in theory_fits; mean (each
---                             neuron's mean over the operator's trained cells); or itself (the
---                             neurons' stored activations)
--- parameters         INTEGER  largest number of terms per neuron, without the intercept; 0 for mean;
---                             null for labels and discovered, whose terms other tables name, and
---                             for itself
--- what               VARCHAR  what value measures: activation, logit and written, as in theory_fits,
---                             on held-out cells; or restored (share of the answer's logit) and
---                             accuracy, when the predictions replace all late neurons at the last
---                             position
--- value              DOUBLE   activation, logit, written: explained share, at most 1; restored: 0 as
---                             with the neurons' means, 1 as without a patch; accuracy: share of
+-- theory             VARCHAR  bag, helix, waves, labels or discovered, as in theory_fits; mean
+--                             (each neuron's mean over the operator's trained cells); or itself
+--                             (the neurons' stored activations)
+-- parameters         INTEGER  largest number of terms per neuron, without the intercept; 0 for
+--                             mean; null for labels and discovered, whose terms other tables name,
+--                             and for itself
+-- what               VARCHAR  what value measures: activation, logit and written, as in
+--                             theory_fits, on held-out cells; or restored (share of the answer's
+--                             logit) and accuracy, when the predictions replace all late neurons at
+--                             the last position
+-- value              DOUBLE   activation, logit, written: explained share, at most 1; restored: 0
+--                             as with the neurons' means, 1 as without a patch; accuracy: share of
 --                             prompts whose most likely next token is the answer, 0 to 1
 -- ci_low             DOUBLE   lower end of the bootstrap interval of value, over neurons, cells or
 --                             prompts
 -- ci_high            DOUBLE   upper end of the bootstrap interval of value
--- relabelled         DOUBLE   value of the control: for bag, helix and waves the same search on maps
---                             with relabelled operands, for labels and discovered a fit of another
---                             neuron's conditions; null for mean and itself, and for restored and
---                             accuracy with fewer than the most parameters
+-- relabelled         DOUBLE   value of the control: for bag, helix and waves the same search on
+--                             maps with relabelled operands, for labels and discovered a fit of
+--                             another neuron's conditions; null for mean and itself, and for
+--                             restored and accuracy with fewer than the most parameters
 -- bits               DOUBLE   mean description length of a neuron in bits, beyond its mean, as in
 --                             theory_fits; 0 for mean, null for itself
 -- choices            INTEGER  terms in the theory's dictionary; null for mean and itself, and for
@@ -32,15 +32,6 @@
 --                             accuracy)
 -- majority_accuracy  DOUBLE   accuracy of always predicting the most frequent answer of these
 --                             prompts, 0 to 1; null unless what is accuracy
-with
---                      the neurons' means, 1 as without a patch; accuracy: share of prompts whose
---                      most likely next token is the answer, 0 to 1
--- ci_low      DOUBLE   lower end of the bootstrap interval of value, over neurons, cells or prompts
--- ci_high     DOUBLE   upper end of the bootstrap interval of value
--- relabelled  DOUBLE   value of the same search on maps with relabelled operands, the control; for
---                      restored and accuracy only with the most parameters, otherwise null
--- choices     INTEGER  terms in the theory's dictionary; null for mean and itself
--- samples     BIGINT   neurons (activation), cells (logit, written) or prompts (restored, accuracy)
 with
     patches as (
         select distinct subject, intervention, theory, coalesce(parameters, -1) as size, kind
