@@ -5,6 +5,7 @@ A panel without data says why.
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -238,7 +239,9 @@ def explained_by_bits(tables: Tables, subject: str) -> Figure:
                 undefined = CONSTANT if measure == "restored" else ALWAYS
                 drawing.absent(axis, why if rows.is_empty() else undefined)
         column[-1].set_xlabel("bits per neuron")
+    bits = table.filter(pl.col("bits") > 0)["bits"].to_list() or [1]
     axes[0, 0].set_xscale("log", base=2)
+    axes[0, 0].set_xlim(min(bits) / 1.3, max(bits) * 1.3)
     axes[0, 0].xaxis.set_major_formatter("{x:g}")
     _label_rows(axes, list(EXPLAINED.values()))
     drawing.legend(figure)
@@ -255,7 +258,7 @@ def _lengths(axis: Axes, part: pl.DataFrame) -> None:
     for theory, (label, colour, marker) in NAMED_THEORIES.items():
         point = part.filter(theory=theory)
         low, value, high = (_clip(point[name]) for name in ("ci_low", "value", "ci_high"))
-        style = {"fmt": marker, "markersize": 4, "color": colour, "linewidth": 1}
+        style: dict[str, Any] = {"fmt": marker, "markersize": 4, "color": colour, "linewidth": 1}
         axis.errorbar(point["bits"], value, (value - low, high - value), label=label, **style)
         _control(axis, point, colour, marker)
 
@@ -263,7 +266,7 @@ def _lengths(axis: Axes, part: pl.DataFrame) -> None:
 def _control(axis: Axes, part: pl.DataFrame, colour: str, marker: str) -> None:
     """Draw the controls of a theory as hollow markers."""
     known = part.drop_nulls("relabelled")
-    style = {"markersize": 4, "markerfacecolor": "none", "linestyle": "none"}
+    style: dict[str, Any] = {"markersize": 4, "markerfacecolor": "none", "linestyle": "none"}
     drawing.curve(
         axis, known["bits"], _clip(known["relabelled"]), "", colour, marker=marker, **style
     )

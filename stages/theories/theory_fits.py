@@ -1,10 +1,19 @@
-"""Fit three theories to the same late neurons: bag of heuristics, helix and Fourier components.
+"""Fit theories to the same late neurons: heuristics, a helix, Fourier components and predicates.
 
-A theory predicts a neuron's map as an intercept and a few terms of its dictionary (atoms.py). The
-terms are chosen one after another on trained cells (pursuit.py) and scored on held-out cells. A
-larger dictionary gains more from the choice alone. The control is therefore the same search on the
-same maps with rows and columns relabelled at random. The neurons are those of the late layers at
-the last position. In a model without late layers, they are those of the later half of its layers.
+A theory predicts a neuron's map as an intercept and a few terms. There are two groups of theories.
+
+* bag, helix and waves search: the terms of a dictionary (atoms.py) are chosen one after another on
+  trained cells (pursuit.py), with equal numbers of terms for every neuron. A larger dictionary
+  gains more from the choice alone. The control is therefore the same search on the same maps with
+  rows and columns relabelled at random.
+* labels and discovered take a neuron's terms from the tables of these names (conditions.py), and
+  fit their coefficients to the same trained cells. A neuron without a term is predicted as its
+  mean. In the control, the neurons of a layer that have terms exchange them, and coefficients are
+  fitted anew. It shows what the terms explain of any neuron. Labels were scored on all cells, and
+  labels about the result on contributions rather than activations.
+
+The neurons are those of the late layers at the last position. In a model without late layers, they
+are those of the later half of its layers. All theories are scored on held-out cells.
 
 Scores (column `what`):
 * activation: the variance of the neurons' activations, each around its own mean.
@@ -13,19 +22,36 @@ Scores (column `what`):
   as this variation explains nothing.
 * written: the same, but instead of the variance, the squared error of each neuron's mean.
 
+Description length (column `bits`, description.py): the mean bits of a late neuron, beyond its mean,
+which all theories share. D is the size of the dictionary, k the number of terms, n the number of
+trained cells. A coefficient takes log2(n) / 2 bits (Rissanen 1978). D of labels is the number of
+heuristics that are scored.
+* bag and helix: log2(D choose k) + k log2(n) / 2.
+* waves: the same, and log2(F choose S) / neurons, since the S Fourier components of the dictionary
+  are selected from all F for all late neurons together.
+* labels: the same as bag, and the number of labels, which differs between neurons: k + 1 in
+  Rissanen's universal code of integers (1983), 1.5 bits if there is no label.
+* discovered: 1 bit, whether there is a predicate; then the bits of the table, and log2(n) / 2.
+Cells that share an operand are not independent, so a coefficient deserves less precision than this.
+With the number of operand labels as n, as in heuristics/discovery, every coefficient of every
+theory takes log2(5,000 / 600) / 2 = 1.5 bits less. The order of the theories does not depend on it.
+
 The stage also writes theories/theory_given.h5: the prediction for each late neuron in the
 evaluation prompts of `pairs`, on none of which a theory was fitted. `mean` is a theory without
-terms, the neuron's mean over the operator's trained cells. `relabelled` are the fits to relabelled
-maps, around that same mean. (Where some cells have no answer, a relabelled map contains other
-values of the neuron and so has another mean.) `itself` is the stored activation.
+terms, the neuron's mean over the operator's trained cells. `relabelled` are the controls: fits to
+relabelled maps, around that same mean (where some cells have no answer, a relabelled map contains
+other values of the neuron and so has another mean), and fits of another neuron's terms. `itself` is
+the stored activation.
 
-Table theory_fits: the share of the late neurons' variance that three theories explain
+Table theory_fits: the share of the late neurons' variance that theories explain
     subject     VARCHAR   the model
     operator    VARCHAR   add, subtract, multiply or divide
     layer       SMALLINT  late layer, from 0; null: all late layers together
     theory      VARCHAR   bag (heuristics of the catalogue), helix (lines and circles of op1, op2
-                          and the result) or waves (Fourier components over op1 and op2)
-    parameters  INTEGER   largest number of terms per neuron, without the intercept
+                          and the result), waves (Fourier components over op1 and op2), labels (each
+                          neuron's labels) or discovered (each neuron's discovered predicate)
+    parameters  INTEGER   largest number of terms per neuron, without the intercept; null for labels
+                          and discovered, whose terms other tables name
     what        VARCHAR   what is explained: activation (each neuron's activations), logit (what the
                           neurons together write to the answer's logit), or written (the same,
                           compared with the neurons' means)
@@ -35,8 +61,13 @@ Table theory_fits: the share of the late neurons' variance that three theories e
     ci_low      DOUBLE    lower end of the bootstrap interval of value, over neurons for activation,
                           over cells for logit and written
     ci_high     DOUBLE    upper end of the bootstrap interval of value
-    relabelled  DOUBLE    value of the same search on maps with relabelled operands, the control
-    choices     INTEGER   terms in the theory's dictionary
+    relabelled  DOUBLE    value of the control: for bag, helix and waves the same search on maps
+                          with relabelled operands, for labels and discovered a fit of another
+                          neuron's terms
+    bits        DOUBLE    mean description length of a neuron's terms and coefficients, in bits; the
+                          neuron's mean is not counted
+    choices     INTEGER   terms in the theory's dictionary; null for discovered, whose predicates
+                          are too many to list
     neurons     INTEGER   late neurons of the layer, or of all late layers
     cells       INTEGER   held-out cells
 """
