@@ -257,9 +257,10 @@ def _lengths(axis: Axes, part: pl.DataFrame) -> None:
         _control(axis, line, colour, "o")
     for theory, (label, colour, marker) in NAMED_THEORIES.items():
         point = part.filter(theory=theory)
-        low, value, high = (_clip(point[name]) for name in ("ci_low", "value", "ci_high"))
-        style: dict[str, Any] = {"fmt": marker, "markersize": 4, "color": colour, "linewidth": 1}
-        axis.errorbar(point["bits"], value, (value - low, high - value), label=label, **style)
+        style: dict[str, Any] = {"marker": marker, "markersize": 4, "linestyle": "none"}
+        drawing.curve(axis, point["bits"], _clip(point["value"]), label, colour, **style)
+        ends = _clip(point["ci_low"]), _clip(point["ci_high"])
+        axis.vlines(point["bits"], *ends, color=colour, linewidth=1)
         _control(axis, point, colour, marker)
 
 

@@ -220,7 +220,7 @@ def _predictions(
             bar.update(block.stop - block.start)
 
 
-class Fit(NamedTuple):
+class FittedTheory(NamedTuple):
     """A theory's predictions for a block of neurons.
 
     values: (neurons, cells) activations to which the theory was fitted
@@ -342,7 +342,7 @@ class NeuronTheories:
                 name = " ".join(filter(None, (key.theory, size, key.kind)))
                 yield name, around[:, cells.held_out :] + mean
 
-    def _fits(self, layer: int, block: slice, maps: np.ndarray) -> Iterator[Fit]:
+    def _fits(self, layer: int, block: slice, maps: np.ndarray) -> Iterator[FittedTheory]:
         """Fit every theory to a block of neurons, and each theory's control.
 
         maps: (neurons, op1, op2) activations
@@ -357,14 +357,14 @@ class NeuronTheories:
             values = maps[:, op1, op2].astype(np.float64)
             centre = values[:, :training].mean(1, keepdims=True)
             for theory, budget, around in self._searched(values - centre):
-                yield Fit(Key(layer, theory, budget, kind), values, centre, around)
+                yield FittedTheory(Key(layer, theory, budget, kind), values, centre, around)
             if kind:
                 continue
             for theory, conditions in self.of_layer(layer).items():
                 kinds = {"": conditions.own, "relabelled": conditions.exchanged}
                 for control, rows_of_holds in kinds.items():
                     around = conditions.fit(rows_of_holds[block], values - centre, training)
-                    yield Fit(Key(layer, theory, None, control), values, centre, around)
+                    yield FittedTheory(Key(layer, theory, None, control), values, centre, around)
 
     def _searched(self, values: np.ndarray) -> Iterator[tuple[str, int, np.ndarray]]:
         """Yield (theory, budget, (neurons, cells)): predictions for the cells after training.

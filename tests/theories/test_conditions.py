@@ -16,9 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.heuristics.fourier.frequencies import FrequencyPairs
-from stages.lib.core.hdf5_store import LayerWriter, read_array, writing
+from stages.lib.core.hdf5_store import LayerStore, LayerWriter, read_array, writing
+from stages.lib.sql.database import Database
 from stages.theories import description, theory_fits
-from stages.theories.conditions import LayerConditions
+from stages.theories.conditions import Conditions, LayerConditions
+from stages.theories.theory_fits import SampledCells
 from tests.made import Tables, ask
 from tests.micro import SHIPPED, alone
 
@@ -238,3 +240,29 @@ def test_conditions_are_fitted_by_least_squares(seed: int):
         design = np.concatenate([np.ones((1, 90)), table[own]])
         solution = np.linalg.lstsq(design[:, :60].T, known[:60])[0]
         np.testing.assert_allclose(row, solution @ design[:, 60:], atol=1e-6)
+
+
+def test_a_model_without_conditions_is_predicted_as_its_mean(tmp_path: Path):
+    write_stores(tmp_path)
+    store, catalogue = (
+        LayerStore(tmp_path / "activations/add.h5"),
+        tables()["heuristics/heuristics"],
+    )
+    none = Conditions.labels(labels().clear(), catalogue, store, [LAYER], TRAINING)
+    undiscovered = Conditions.discovered(discovered().clear(), store, [LAYER], TRAINING)
+    assert none.bits == {LAYER: pytest.approx(log2(2.865064))}
+    assert undiscovered.bits == {LAYER: 1}
+    for conditions in (none, undiscovered):
+        cells = {"op1": OP1, "op2": OP2, "result": RESULT}
+        layer = conditions.of_layer(LAYER, NEURONS, Database({}), cells, 0)
+        predicted = layer.fit(layer.own, activations(), TRAINING)
+        assert predicted.shape == (NEURONS, len(RESULT) - TRAINING)
+        assert not predicted.any()
+
+
+def test_predicates_see_the_number_that_a_token_stands_for():
+    results = np.array([3, 12, 40])
+    cells = SampledCells(results, results, results, results, 3, 0)
+    tokens = np.where(np.arange(20) < 15, np.arange(20) % 10, -1)
+    assert cells.columns(tokens)["asked"].tolist() == [3, 2, -1]
+    assert [*cells.columns(None)] == ["op1", "op2", "result"]
