@@ -126,10 +126,10 @@ QUERIES: dict[str, tuple[list[str], str]] = {
         ["theories"],
         """select operator, parameters, theory, value
         from theories
-        where subject = $subject and what = 'accuracy' and parameters > 0
+        where subject = $subject and what = 'accuracy' and parameters > 1
             and parameters = (
                 select min(parameters) from theories
-                where subject = $subject and what = 'accuracy' and parameters > 0)""",
+                where subject = $subject and what = 'accuracy' and parameters > 1)""",
     ),
     "mediation": (
         ["relative_importance"],

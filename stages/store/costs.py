@@ -58,7 +58,7 @@ OVERLAPS = 1.8e-4 / 90_000  # a cell of a map
 NULLS, NULLS_CELL = 6e-3, 7.5e-2 / 90_000
 SPECTRA = 3.4e-3 / 90_000  # a cell of a map
 EXPLAINED, FAULTS = 2.4e-3 / 90_000, 3.5e-3 / 90_000  # a cell of a map
-FITTED = 4.5e-3  # to fit three theories to a late neuron's map
+FITTED = 5.3e-3  # to fit five theories to a late neuron's map
 HELIX = 7e-3  # a layer and operator, for each coordinate of the residual stream
 ESTIMATED = 4e-7  # the row of an attribution
 AVERAGED = 3.5e-7  # an attribution in the means of queries
@@ -312,7 +312,8 @@ class Costs:
     def theories(self, sizes: Sizes) -> int:
         """Return the number of runs with late neurons replaced by the predictions of theories."""
         budgets = len(self.params["theory_fits"]["budgets"])
-        return (3 * (budgets + 1) + 3) * self.pairs(sizes)
+        searched, named = 3 * (budgets + 1), 2 * 2
+        return (searched + named + 3) * self.pairs(sizes)
 
     def mediation_pairs(self, sizes: Sizes) -> int:
         """Return the most pairs of all tasks together."""
@@ -534,7 +535,8 @@ class Costs:
         yield self._runs("theories/helix_runs", self.helices(sizes), self._after() / 2)
         neurons = self.a.neurons
         maps = self.late * neurons * self.operators
-        predicted = 17 * pairs * self.late * neurons * 4
+        clean = pairs
+        predicted = (self.theories(sizes) - clean) * self.late * neurons * 4
         fits = self.params["theory_fits"]
         cells = fits["train_cells"] + fits["held_out_cells"]
         memory = ARRAYS + predicted + TERMS * cells + 512 * self.cells

@@ -5,6 +5,7 @@ A panel without data says why.
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -49,6 +50,10 @@ NEURON_THEORIES = {  # theory of neurons -> its label and colour
     "helix": ("helix", BLUE),
     "waves": ("Fourier components", GREEN),
 }
+NAMED_THEORIES = {  # theory whose terms a table names -> its label, colour and marker
+    "labels": ("labels", ORANGE, "s"),
+    "discovered": ("discovered predicates", PINK, "D"),
+}
 SITES = {  # (number at its own token, whether only small numbers are used) -> label of the row
     ("op1", False): "op1",
     ("op1", True): "op1, small",
@@ -61,6 +66,11 @@ MEASURES = {
     "restored": "answer's logit,\nrestored",
     "accuracy": "accuracy",
 }
+EXPLAINED = {
+    "restored": "share of the\nanswer's logit",
+    "accuracy": "accuracy above\nmajority, share",
+}
+ALWAYS = "all prompts have the same answer"
 SAME = "the residual stream is the same in all prompts"
 NOT_LOST = "another number's residual stream does not clearly lower the answer's logit"
 CONSTANT = "the quantity to be explained does not vary"
@@ -203,7 +213,69 @@ def _neuron_curves(axis: Axes, part: pl.DataFrame) -> None:
     axis.axhline(0, color=GUIDE, linewidth=0.4)
 
 
-FIGURES = {figure.__name__: figure for figure in (helix_fits, helix_effects, theories)}
+def explained_by_bits(tables: Tables, subject: str) -> Figure:
+    """Draw what each theory explains of the answer, against its description length.
+
+    Accuracies are shares of what is above the accuracy of the most frequent answer.
+    """
+    measures = pl.col("value", "ci_low", "ci_high", "relabelled")
+    majority = pl.when(what="accuracy").then("majority_accuracy").otherwise(0.0)
+    shares = (measures - majority) / (1 - majority)
+    table = tables["theories"].with_columns(pl.when(majority < 1).then(shares))
+    title = (
+        f"{subject}: what theories of all late neurons explain of the answer, by description "
+        "length; hollow: controls"
+    )
+    figure, axes, panels = drawing.operator_panels(
+        len(EXPLAINED), tables["pairs_found"], title, (1.9, 1.9), sharex=True, sharey=True
+    )
+    for operator, column, why in panels:
+        for axis, measure in zip(column, EXPLAINED, strict=True):
+            rows = table.filter(operator=operator, what=measure)
+            part = rows.drop_nulls(["value", "bits"]).filter(pl.col("bits") > 0)
+            _lengths(axis, part)
+            axis.axhline(0, color=GUIDE, linewidth=0.6)
+            if part.is_empty():
+                undefined = CONSTANT if measure == "restored" else ALWAYS
+                drawing.absent(axis, why if rows.is_empty() else undefined)
+        column[-1].set_xlabel("bits per neuron")
+    bits = table.filter(pl.col("bits") > 0)["bits"].to_list() or [1]
+    axes[0, 0].set_xscale("log", base=2)
+    axes[0, 0].set_xlim(min(bits) / 1.3, max(bits) * 1.3)
+    axes[0, 0].xaxis.set_major_formatter("{x:g}")
+    _label_rows(axes, list(EXPLAINED.values()))
+    drawing.legend(figure)
+    return figure
+
+
+def _lengths(axis: Axes, part: pl.DataFrame) -> None:
+    """Draw searched theories as lines and named ones as points, with intervals and controls."""
+    for theory, (label, colour) in NEURON_THEORIES.items():
+        line = part.filter(theory=theory).sort("bits")
+        band = _clip(line["ci_low"]), _clip(line["ci_high"])
+        drawing.curve(axis, line["bits"], _clip(line["value"]), label, colour, band=band)
+        _control(axis, line, colour, "o")
+    for theory, (label, colour, marker) in NAMED_THEORIES.items():
+        point = part.filter(theory=theory)
+        style: dict[str, Any] = {"marker": marker, "markersize": 4, "linestyle": "none"}
+        drawing.curve(axis, point["bits"], _clip(point["value"]), label, colour, **style)
+        ends = _clip(point["ci_low"]), _clip(point["ci_high"])
+        axis.vlines(point["bits"], *ends, color=colour, linewidth=1)
+        _control(axis, point, colour, marker)
+
+
+def _control(axis: Axes, part: pl.DataFrame, colour: str, marker: str) -> None:
+    """Draw the controls of a theory as hollow markers."""
+    known = part.drop_nulls("relabelled")
+    style: dict[str, Any] = {"markersize": 4, "markerfacecolor": "none", "linestyle": "none"}
+    drawing.curve(
+        axis, known["bits"], _clip(known["relabelled"]), "", colour, marker=marker, **style
+    )
+
+
+FIGURES = {
+    figure.__name__: figure for figure in (helix_fits, helix_effects, theories, explained_by_bits)
+}
 
 if __name__ == "__main__":
     main(sys.argv[1])

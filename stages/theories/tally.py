@@ -13,25 +13,41 @@ from stages.theories.settings import TheoryFits
 
 
 class Key(NamedTuple):
-    """A fit to one layer's neurons. kind: "" for the real maps, or "relabelled" for the control."""
+    """A fit to one layer's neurons. kind: "" for the real maps, or "relabelled" for the control.
+
+    parameters: None for a theory whose terms a table names.
+    """
 
     layer: int
     theory: str
-    parameters: int
+    parameters: int | None
     kind: str
+
+
+class Length(NamedTuple):
+    """How long a theory's description is.
+
+    parameters: terms per neuron, and choices: terms in the dictionary, as in theory_fits
+    bits: layer -> mean bits of a neuron
+    """
+
+    theory: str
+    parameters: int | None
+    choices: int | None
+    bits: dict[int, float]
 
 
 class Tally:
     """Sums over blocks of neurons, and the rows of theory_fits that follow from them.
 
-    choices: theory -> number of terms in its dictionary; cells: number of held-out cells;
+    lengths: of each theory with each budget; cells: number of held-out cells;
     errors: fit -> blocks of squared error and variance (2, neurons);
     written: fit -> (3, cells) what the layer's neurons write to the answer's logit, the error of
     the fit in it, and the error of each neuron's mean in it.
     """
 
-    def __init__(self, choices: dict[str, int], cells: int, settings: TheoryFits):
-        self.choices, self.cells, self.settings = choices, cells, settings
+    def __init__(self, lengths: list[Length], cells: int, settings: TheoryFits):
+        self.lengths, self.cells, self.settings = lengths, cells, settings
         self.errors: dict[Key, list[np.ndarray]] = {}
         self.written: dict[Key, np.ndarray] = {}
 
@@ -71,17 +87,17 @@ class Tally:
             "logit": self._logit,
             "written": self._written,
         }
-        for theory, choices in self.choices.items():
-            for budget in self.settings.budgets:
-                fits = [Key(number, theory, budget, "") for number in layers]
-                controls = [key._replace(kind="relabelled") for key in fits]
-                neurons = self._activation(fits).shape[1]
-                for what, measure in measures.items():
-                    samples = measure(fits)
-                    value, interval = _share(samples), self._interval(samples)
-                    control = _share(measure(controls))
-                    counts = choices, neurons, self.cells
-                    yield (layer, theory, budget, what, value, *interval, control, *counts)
+        for theory, parameters, choices, bits in self.lengths:
+            fits = [Key(number, theory, parameters, "") for number in layers]
+            controls = [key._replace(kind="relabelled") for key in fits]
+            neurons = self._activation(fits).shape[1]
+            length = sum(bits[number] for number in layers) / len(layers)
+            for what, measure in measures.items():
+                samples = measure(fits)
+                value, interval = _share(samples), self._interval(samples)
+                control = _share(measure(controls))
+                counts = length, choices, neurons, self.cells
+                yield (layer, theory, parameters, what, value, *interval, control, *counts)
 
     def _activation(self, keys: list[Key]) -> np.ndarray:
         """Return squared error and variance of each neuron, (2, neurons)."""

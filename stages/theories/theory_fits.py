@@ -1,10 +1,19 @@
-"""Fit three theories to the same late neurons: bag of heuristics, helix and Fourier components.
+"""Fit theories to the same late neurons: heuristics, a helix, Fourier components and predicates.
 
-A theory predicts a neuron's map as an intercept and a few terms of its dictionary (atoms.py). The
-terms are chosen one after another on trained cells (pursuit.py) and scored on held-out cells. A
-larger dictionary gains more from the choice alone. The control is therefore the same search on the
-same maps with rows and columns relabelled at random. The neurons are those of the late layers at
-the last position. In a model without late layers, they are those of the later half of its layers.
+A theory predicts a neuron's map as an intercept and a few terms. There are two groups of theories.
+
+* bag, helix and waves search: the terms of a dictionary (atoms.py) are chosen one after another on
+  trained cells (pursuit.py), with equal numbers of terms for every neuron. A larger dictionary
+  gains more from the choice alone. The control is therefore the same search on the same maps with
+  rows and columns relabelled at random.
+* labels and discovered take a neuron's terms from the tables of these names (conditions.py), and
+  fit their coefficients to the same trained cells. A neuron without a term is predicted as its
+  mean. In the control, the neurons of a layer that have terms exchange them, and coefficients are
+  fitted anew. It shows what the terms explain of any neuron. Labels were scored on all cells, and
+  labels about the result on contributions rather than activations.
+
+The neurons are those of the late layers at the last position. In a model without late layers, they
+are those of the later half of its layers. All theories are scored on held-out cells.
 
 Scores (column `what`):
 * activation: the variance of the neurons' activations, each around its own mean.
@@ -13,19 +22,36 @@ Scores (column `what`):
   as this variation explains nothing.
 * written: the same, but instead of the variance, the squared error of each neuron's mean.
 
+Description length (column `bits`, description.py): the mean bits of a late neuron, beyond its mean,
+which all theories share. D is the size of the dictionary, k the number of terms, n the number of
+trained cells. A coefficient takes log2(n) / 2 bits (Rissanen 1978). D of labels is the number of
+heuristics that are scored.
+* bag and helix: log2(D choose k) + k log2(n) / 2.
+* waves: the same, and log2(F choose S) / neurons, since the S Fourier components of the dictionary
+  are selected from all F for all late neurons together.
+* labels: the same as bag, and the number of labels, which differs between neurons: k + 1 in
+  Rissanen's universal code of integers (1983), 1.5 bits if there is no label.
+* discovered: 1 bit, whether there is a predicate; then the bits of the table, and log2(n) / 2.
+Cells that share an operand are not independent, so a coefficient deserves less precision than this.
+With the number of operand labels as n, as in heuristics/discovery, every coefficient of every
+theory takes log2(5,000 / 600) / 2 = 1.5 bits less. The order of the theories does not depend on it.
+
 The stage also writes theories/theory_given.h5: the prediction for each late neuron in the
 evaluation prompts of `pairs`, on none of which a theory was fitted. `mean` is a theory without
-terms, the neuron's mean over the operator's trained cells. `relabelled` are the fits to relabelled
-maps, around that same mean. (Where some cells have no answer, a relabelled map contains other
-values of the neuron and so has another mean.) `itself` is the stored activation.
+terms, the neuron's mean over the operator's trained cells. `relabelled` are the controls: fits to
+relabelled maps, around that same mean (where some cells have no answer, a relabelled map contains
+other values of the neuron and so has another mean), and fits of another neuron's terms. `itself` is
+the stored activation.
 
-Table theory_fits: the share of the late neurons' variance that three theories explain
+Table theory_fits: the share of the late neurons' variance that theories explain
     subject     VARCHAR   the model
     operator    VARCHAR   add, subtract, multiply or divide
     layer       SMALLINT  late layer, from 0; null: all late layers together
     theory      VARCHAR   bag (heuristics of the catalogue), helix (lines and circles of op1, op2
-                          and the result) or waves (Fourier components over op1 and op2)
-    parameters  INTEGER   largest number of terms per neuron, without the intercept
+                          and the result), waves (Fourier components over op1 and op2), labels (each
+                          neuron's labels) or discovered (each neuron's discovered predicate)
+    parameters  INTEGER   largest number of terms per neuron, without the intercept; null for labels
+                          and discovered, whose terms other tables name
     what        VARCHAR   what is explained: activation (each neuron's activations), logit (what the
                           neurons together write to the answer's logit), or written (the same,
                           compared with the neurons' means)
@@ -35,8 +61,13 @@ Table theory_fits: the share of the late neurons' variance that three theories e
     ci_low      DOUBLE    lower end of the bootstrap interval of value, over neurons for activation,
                           over cells for logit and written
     ci_high     DOUBLE    upper end of the bootstrap interval of value
-    relabelled  DOUBLE    value of the same search on maps with relabelled operands, the control
-    choices     INTEGER   terms in the theory's dictionary
+    relabelled  DOUBLE    value of the control: for bag, helix and waves the same search on maps
+                          with relabelled operands, for labels and discovered a fit of another
+                          neuron's terms
+    bits        DOUBLE    mean description length of a neuron's terms and coefficients, in bits; the
+                          neuron's mean is not counted
+    choices     INTEGER   terms in the theory's dictionary; null for discovered, whose predicates
+                          are too many to list
     neurons     INTEGER   late neurons of the layer, or of all late layers
     cells       INTEGER   held-out cells
 """
@@ -44,23 +75,27 @@ Table theory_fits: the share of the late neurons' variance that three theories e
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
+from stages.heuristics.fourier.frequencies import FrequencyPairs
 from stages.lib.core import progress
 from stages.lib.core.hdf5_store import LayerStore, widen
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
 from stages.lib.executor import external_values
-from stages.lib.heuristics.answer_tokens import logit_numbers
+from stages.lib.heuristics.answer_tokens import logit_numbers, numbers
 from stages.lib.sql.database import Database
 from stages.lib.subject import Subject
-from stages.theories import atoms
+from stages.theories import atoms, description
+from stages.theories.conditions import Conditions, LayerConditions
 from stages.theories.pursuit import pursue
 from stages.theories.settings import Helix, TheoryFits
-from stages.theories.tally import Key, Tally
+from stages.theories.tally import Key, Length, Tally
 
 SCHEMA = {
     "subject": pl.String,
@@ -73,10 +108,12 @@ SCHEMA = {
     "ci_low": pl.Float64,
     "ci_high": pl.Float64,
     "relabelled": pl.Float64,
+    "bits": pl.Float64,
     "choices": pl.Int32,
     "neurons": pl.Int32,
     "cells": pl.Int32,
 }
+NAMED = ("labels", "discovered")  # theories whose terms a table names
 # Shares get this many decimals, and no more significant digits beyond 1. Further digits depend on
 # the kind of processor.
 DIGITS = 6
@@ -130,6 +167,16 @@ class SampledCells:
         """Return quantity -> its value in each cell (cells,)."""
         return {"op1": self.op1, "op2": self.op2, "result": self.result}
 
+    def columns(self, tokens: np.ndarray | None) -> dict[str, np.ndarray]:
+        """Return the columns that predicates name -> their values in each cell (cells,).
+
+        tokens: see answer_tokens.numbers
+        """
+        if tokens is None:
+            return self.numbers()
+        known = tokens[np.minimum(self.result, len(tokens) - 1)]
+        return self.numbers() | {"asked": np.where(self.result < len(tokens), known, -1)}
+
 
 def main(name: str) -> None:
     """Fit the theories to one model's late neurons; write both outputs."""
@@ -153,7 +200,7 @@ def main(name: str) -> None:
                 empty = np.zeros((len(pairs), neurons), np.float32)
                 values.setdefault(key, empty)[own, block] = predicted.T
         rows += [(name, operator, *row) for row in theories.tally.rows()]
-    shares = pl.col("value", "ci_low", "ci_high", "relabelled")
+    shares = pl.col("value", "ci_low", "ci_high", "relabelled", "bits")
     frame = pl.DataFrame(rows, schema=SCHEMA, orient="row")
     rounded = frame.with_columns(shares.round(DIGITS).round_sig_figs(DIGITS))
     write_table(rounded, subject.path("theories/theory_fits.parquet"))
@@ -171,6 +218,20 @@ def _predictions(
             for theory, predicted in theories.predictions(layer, block):
                 yield f"{theory} {layer}", block, predicted
             bar.update(block.stop - block.start)
+
+
+class FittedTheory(NamedTuple):
+    """A theory's predictions for a block of neurons.
+
+    values: (neurons, cells) activations to which the theory was fitted
+    centre: (neurons, 1) their mean over training cells
+    around: (neurons, cells) predictions - centre, for the cells after training
+    """
+
+    key: Key
+    values: np.ndarray
+    centre: np.ndarray
+    around: np.ndarray
 
 
 class NeuronTheories:
@@ -197,6 +258,7 @@ class NeuronTheories:
             select op1, op2, split from cells where operator = $operator order by op1, op2
         """
         cells = database.sql(query, operator=operator).pl()
+        self.database, self.neurons = database, store.axes["neuron"]
         self.cells = SampledCells.draw(cells, results, prompts, settings)
         catalogue = read_table("data/heuristics/heuristics.parquet").filter("usable")
         spectra = subject.table("heuristics/spectra.parquet")
@@ -214,8 +276,41 @@ class NeuronTheories:
             self.grams[theory] = terms[:, :training] @ terms[:, :training].T
         generator = np.random.default_rng(settings.fit_seed)
         self.relabelled = [generator.permutation(side) for side in results.shape]
-        choices = {theory: len(terms) for theory, terms in self.terms.items()}
-        self.tally = Tally(choices, self.cells.held_out, settings)
+        tables = {name: subject.table(f"heuristics/{name}.parquet") for name in NAMED}
+        self.conditions = {
+            "labels": Conditions.labels(tables["labels"], catalogue, store, late, training),
+            "discovered": Conditions.discovered(tables["discovered"], store, late, training),
+        }
+        self.of_layer = lru_cache(1)(self._of_layer)
+        names = ["frequency1", "frequency2"]
+        components = min(settings.waves, spectra.n_unique(names))
+        pairs = len(FrequencyPairs.from_shape(results.shape).frequencies)
+        lengths = list(self._lengths(late, components, pairs))
+        self.tally = Tally(lengths, self.cells.held_out, settings)
+
+    def _lengths(self, late: list[int], components: int, pairs: int) -> Iterator[Length]:
+        """Yield the description length of each theory with each budget.
+
+        components: Fourier components in the dictionary; pairs: from which they were selected
+        """
+        training, neurons = self.cells.training, len(late) * self.neurons
+        shared = {"waves": description.subset(pairs, components) / max(1, neurons)}
+        for theory, terms in self.terms.items():
+            choices = len(terms)
+            for budget in self.settings.budgets:
+                bits = shared.get(theory, 0.0) + description.subset(choices, budget)
+                bits += description.coefficients(min(budget, choices), training)
+                yield Length(theory, budget, choices, dict.fromkeys(late, bits))
+        for theory, conditions in self.conditions.items():
+            yield Length(theory, None, conditions.choices, conditions.bits)
+
+    def _of_layer(self, layer: int) -> dict[str, LayerConditions]:
+        """Return theory -> the conditions of a layer's neurons."""
+        arguments = self.database, self.cells.columns(numbers(self.store)), self.settings.fit_seed
+        return {
+            theory: conditions.of_layer(layer, self.neurons, *arguments)
+            for theory, conditions in self.conditions.items()
+        }
 
     def blocks(self) -> Iterator[slice]:
         """Yield blocks of neurons that fit into memory."""
@@ -238,6 +333,21 @@ class NeuronTheories:
         mean = trained.mean(1, keepdims=True, dtype=np.float64)
         yield "itself", maps[:, cells.op1[prompts], cells.op2[prompts]]
         yield "mean", np.broadcast_to(mean, (len(maps), len(cells.op1[prompts])))
+        for key, values, centre, around in self._fits(layer, block, maps):
+            predicted = (around + centre)[:, : cells.held_out]
+            self.tally.add(key, values[:, held_out], predicted, centre, value_logits)
+            parameters = key.parameters
+            if not key.kind or parameters in (None, max(self.settings.budgets)):
+                size = "" if parameters is None else str(parameters)
+                name = " ".join(filter(None, (key.theory, size, key.kind)))
+                yield name, around[:, cells.held_out :] + mean
+
+    def _fits(self, layer: int, block: slice, maps: np.ndarray) -> Iterator[FittedTheory]:
+        """Fit every theory to a block of neurons, and each theory's control.
+
+        maps: (neurons, op1, op2) activations
+        """
+        cells, training = self.cells, self.cells.training
         rows, columns = self.relabelled
         labels = {
             "": (cells.op1, cells.op2),
@@ -245,16 +355,18 @@ class NeuronTheories:
         }
         for kind, (op1, op2) in labels.items():
             values = maps[:, op1, op2].astype(np.float64)
-            centre = values[:, training].mean(1, keepdims=True)
-            for theory, budget, around in self._fits(values - centre):
-                key = Key(layer, theory, budget, kind)
-                predicted = (around + centre)[:, : cells.held_out]
-                self.tally.add(key, values[:, held_out], predicted, centre, value_logits)
-                if not kind or budget == max(self.settings.budgets):
-                    name = f"{theory} {budget} {kind}".rstrip()
-                    yield name, around[:, cells.held_out :] + mean
+            centre = values[:, :training].mean(1, keepdims=True)
+            for theory, budget, around in self._searched(values - centre):
+                yield FittedTheory(Key(layer, theory, budget, kind), values, centre, around)
+            if kind:
+                continue
+            for theory, conditions in self.of_layer(layer).items():
+                kinds = {"": conditions.own, "relabelled": conditions.exchanged}
+                for control, rows_of_holds in kinds.items():
+                    around = conditions.fit(rows_of_holds[block], values - centre, training)
+                    yield FittedTheory(Key(layer, theory, None, control), values, centre, around)
 
-    def _fits(self, values: np.ndarray) -> Iterator[tuple[str, int, np.ndarray]]:
+    def _searched(self, values: np.ndarray) -> Iterator[tuple[str, int, np.ndarray]]:
         """Yield (theory, budget, (neurons, cells)): predictions for the cells after training.
 
         values: (neurons, cells) activations, of mean 0 over training cells

@@ -10,30 +10,30 @@
 -- position      VARCHAR    role of the patched token, last; null for the clean run
 -- key_position  VARCHAR    always null: no attention edge is patched
 -- replacement   VARCHAR    given (values from a file); null for the clean run
--- given         VARCHAR    name of the values in theories/theory_given.h5: theory, parameters and
---                          layer; null for the clean run
--- theory        VARCHAR    bag, helix or waves; mean (each neuron's mean); itself (the stored
---                          activations); or clean
+-- given         VARCHAR    name of the values in theories/theory_given.h5: theory, parameters if
+--                          not null, relabelled if it is a control, and layer; null for the clean
+--                          run
+-- theory        VARCHAR    bag, helix, waves, labels or discovered, as in theory_fits; mean (each
+--                          neuron's mean); itself (the stored activations); or clean
 -- parameters    INTEGER    largest number of terms per neuron, without the intercept; 0 for mean,
---                          null for itself and clean
--- kind          VARCHAR    fit, or relabelled for the control: fits to relabelled maps
+--                          null for labels, discovered, itself and clean
+-- kind          VARCHAR    fit, or relabelled for the control: fits to relabelled maps (bag, helix,
+--                          waves), or of another neuron's terms (labels, discovered)
 with
     late as (select distinct layer from theory_fits where layer is not null),
     fits as (
         select distinct
             theory, parameters,
             unnest(['fit', 'relabelled']) as kind,
-            max(parameters) over () as most
+            max(parameters) over (partition by theory) as most
         from theory_fits
     ),
     patches as (
         select
             theory, parameters, kind, layer,
-            format(
-                '{} {} {}{}', theory, parameters, if(kind = 'fit', '', kind || ' '), layer
-            ) as given
+            concat_ws(' ', theory, parameters, nullif(kind, 'fit'), layer) as given
         from fits, late
-        where kind = 'fit' or parameters = most
+        where kind = 'fit' or parameters is not distinct from most
         union all
         select 'itself', null, 'fit', layer, format('itself {}', layer) from late
         union all

@@ -152,17 +152,23 @@ def test_nothing_is_restored_if_another_number_loses_nothing(given: Tables, patc
 
 
 def theory_fits() -> pl.DataFrame:
-    """Return fits to two late layers, and to both together, with two budgets."""
+    """Return fits to two late layers, and to both together: two budgets, and labels."""
     random = np.random.default_rng(1)
     whats = ("activation", "logit", "written")
     keys = {
         "operator": OPERATORS,
         "layer": (1, 2, None),
-        "theory": ("bag", "waves"),
-        "parameters": (2, 4),
+        "theory parameters": (*product(("bag", "waves"), (2, 4)), ("labels", None)),
         "what": whats,
     }
-    table = pl.DataFrame(list(product(*keys.values())), schema=list(keys), orient="row")
+    rows = []
+    for operator, layer, theory, what in product(*keys.values()):
+        rows.append((operator, layer, *theory, what))
+    names = ["operator", "layer", "theory", "parameters", "what"]
+    table = pl.DataFrame(rows, schema=names, orient="row")
+    # bits differ between operators, as the dictionaries do
+    lengths = pl.col("parameters").fill_null(0.5) * 10 + pl.col("operator").str.len_chars()
+    table = table.with_columns(bits=lengths.cast(pl.Float64))
     for name in ("value", "ci_low", "ci_high", "relabelled"):
         table = table.with_columns(pl.Series(name, random.random(len(table))))
     neurons = pl.when(pl.col("layer").is_null()).then(24).otherwise(12)
@@ -182,11 +188,12 @@ def test_every_late_layer_is_patched_by_one_theory(replaced: pl.DataFrame):
     fitted = product(("bag", "waves"), ((2, "fit"), (4, "fit"), (4, "relabelled")))
     kinds = {(theory, *kind) for theory, kind in fitted}
     kinds |= {("itself", None, "fit"), ("mean", 0, "fit")}
+    kinds |= {("labels", None, "fit"), ("labels", None, "relabelled")}
     assert set(late.select("theory", "parameters", "kind").rows()) == kinds
     for row in late.iter_rows(named=True):
         assert (row["component"], row["position"]) == ("mlp", "last")
         name = row["theory"]
-        if name not in ("itself", "mean"):
+        if row["parameters"]:
             name += f" {row['parameters']}"
         if row["kind"] == "relabelled":
             name += " relabelled"
@@ -195,7 +202,7 @@ def test_every_late_layer_is_patched_by_one_theory(replaced: pl.DataFrame):
     assert set(map(tuple, layers)) == {(1, 2)}
     clean = replaced.filter(theory="clean").select("component", "replacement")
     assert clean.rows() == [("none", None)]
-    assert sorted(set(replaced["intervention"])) == list(range(9))
+    assert sorted(set(replaced["intervention"])) == list(range(11))
 
 
 def replaced_tables(given: Tables, replaced: pl.DataFrame, runs: pl.DataFrame) -> Tables:
@@ -227,23 +234,34 @@ def test_theories_are_compared_with_their_controls(given: Tables, replaced: pl.D
     own = clean_run_is_better(own, numbers["clean", None, "fit"])
     table = ask("theories", replaced_tables(given, replaced, own))
     whole = theory_fits().filter(pl.col("layer").is_null())
-    assert len(table) == len(whole) + len(OPERATORS) * 2 * (2 * 2 + 2)
+    assert len(table) == len(whole) + len(OPERATORS) * 2 * (2 * 2 + 1 + 2)
     keys = ["operator", "theory", "parameters", "what"]
-    measures = ["value", "ci_low", "ci_high", "relabelled", "choices"]
+    measures = ["value", "ci_low", "ci_high", "relabelled", "bits", "choices"]
     is_run = pl.col("what").is_in(["restored", "accuracy"])
     fitted = table.filter(~is_run).sort(keys)
     assert fitted.select(keys + measures).equals(whole.sort(keys).select(keys + measures))
     samples = {("activation", 24), ("logit", 80), ("written", 80)}
     assert set(fitted.select("what", "samples").rows()) == samples
+    evaluated = given["pairs"].filter(**EVALUATED)
+    most = {}
+    for operator in OPERATORS:
+        counts = evaluated.filter(operator=operator)["answer_token"].value_counts()["count"]
+        most[operator] = counts.max() / counts.sum()
     for row in table.filter(is_run).iter_rows(named=True):
         value, drawn = share(given, own, numbers, row, "fit")
         expected = [value, *np.quantile(drawn, EDGES)]
         assert [row["value"], row["ci_low"], row["ci_high"]] == pytest.approx(expected, rel=1e-6)
         control = None
-        if row["parameters"] == 4:
+        searched = row["theory"] in ("bag", "waves")
+        if row["theory"] == "labels" or row["parameters"] == 4:
             control, _ = share(given, own, numbers, row, "relabelled")
         assert row["relabelled"] == pytest.approx(control)
-        assert (row["choices"] == 50) == (row["theory"] in ("bag", "waves"))
+        assert (row["choices"] == 50) == (searched or row["theory"] == "labels")
+        lengths = {"mean": 0, "itself": None, "labels": 5 + len(row["operator"])}
+        length = (row["parameters"] or 0) * 10 + len(row["operator"])
+        assert row["bits"] == (length if searched else lengths[row["theory"]])
+        majority = most[row["operator"]] if row["what"] == "accuracy" else None
+        assert row["majority_accuracy"] == majority
 
 
 def test_a_model_without_pairs_has_only_fits(given: Tables, replaced: pl.DataFrame):

@@ -75,6 +75,34 @@ def test_curves_show_the_table_and_an_operator_without_pairs_says_why():
     assert WHY in texts(figures.theories(given, "s").axes[len(OPERATORS)])
 
 
+def test_accuracy_above_the_most_frequent_answer_is_drawn_against_bits():
+    given = tables()
+    row = {"operator": "add", "bits": 8.0, "majority_accuracy": 0.6, "value": 0.8}
+    # a percentile interval may leave the value out
+    row |= {"ci_low": 0.85, "ci_high": 1.0, "relabelled": 0.6}
+    rows = []
+    for theory, what in product(("bag", "labels"), ("restored", "accuracy")):
+        rows.append(row | {"theory": theory, "what": what})
+    given["theories"] = made("theories", rows)
+    upper, lower = first_rows("explained_by_bits", given)
+    for axis, value, control in ((upper, 0.8, 0.6), (lower, 0.5, 0)):
+        drawn = [tuple(map(float, point)) for point in points(axis)]
+        assert drawn.count((8, pytest.approx(value))) == 2
+        assert drawn.count((8, pytest.approx(control))) == 2
+    always = rows[-1] | {"majority_accuracy": 1.0}
+    given["theories"] = made("theories", [always])
+    assert figures.ALWAYS in texts(first_rows("explained_by_bits", given)[1])
+
+
+def points(axis: Axes) -> list[tuple]:
+    """Return the points of all lines of a panel that are not guides."""
+    drawn = []
+    for curve in axis.lines:
+        if curve.get_marker() not in ("None", None, ""):
+            drawn += zip(curve.get_xdata(), curve.get_ydata(), strict=True)
+    return drawn
+
+
 def test_small_numbers_have_rows_of_their_own():
     given = tables()
     small = pl.col("numbers_below").is_not_null()
