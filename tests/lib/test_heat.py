@@ -4,6 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 
 from stages.lib.drawing import drawing, heat
@@ -69,3 +70,20 @@ def test_values_of_a_map_with_an_extent_are_written_into_their_cells():
     heat.finish(figure)
     places = {text.get_text(): text.get_position() for text in axis.texts}
     assert places == {"0.50": (10, 0), "0.25": (11, 0)}
+
+
+def test_names_that_the_next_map_has_are_not_repeated():
+    """Rows of the lower right map have other names than those of the map on its left."""
+    figure, axes = drawing.panels(2, 2, "", (2, 1))
+    for number, axis in enumerate(axes.flat):
+        rows = ["x", "y"] if number == 3 else ["a", "b"]
+        table = pl.DataFrame({"row": rows, "column": ["c", "d"], "value": [0.1, 0.2]})
+        heat.heat_table(axis, table, rows, ["c", "d"], (0, 1))
+    heat.finish(figure)
+    shown = [[names(axis.yaxis), names(axis.xaxis)] for axis in axes.flat]
+    below = ["c", "d"]
+    assert shown == [[["a", "b"], []], [[], []], [["a", "b"], below], [["x", "y"], below]]
+
+
+def names(axis: Axis) -> list[str]:
+    return [tick.label1.get_text() for tick in axis.get_major_ticks() if tick.label1.get_visible()]
