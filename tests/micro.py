@@ -135,7 +135,7 @@ SETTINGS: dict[str, Any] = {
         "neurons_listed": 60,
         "neurons_drawn": 20,
         "facts_per_neuron": 12,
-        "votes": 10,
+        "promoted_numbers": 10,
         "map_side": 100,
         "detail_side": 60,
         "largest_mib": 24.0,

@@ -18,7 +18,7 @@ class Report(Section):
     neurons_listed: Count
     neurons_drawn: Natural
     facts_per_neuron: Count
-    votes: Annotated[int, Field(ge=1, le=100)]
+    promoted_numbers: Annotated[int, Field(ge=1, le=100)]
     map_side: Annotated[int, Field(ge=10, le=1000)]
     detail_side: Annotated[int, Field(ge=10, le=1000)]
     largest_mib: Positive

@@ -252,7 +252,7 @@ class NeuronTheories:
     ):
         """store: the operator's activations; late: layers; prompts: evaluation prompts."""
         operator, results = store.attributes["operator"], store.columns["result"]
-        self.store, self.votes, self.settings = store, subject.value_logits(), settings
+        self.store, self.value_logits, self.settings = store, subject.value_logits(), settings
         database = Database({"cells": [Path("data/corpus/cells.parquet")]}, threads=1)
         query = """
             select op1, op2, split from cells where operator = $operator order by op1, op2
@@ -327,8 +327,9 @@ class NeuronTheories:
         training = slice(cells.training)
         held_out = slice(cells.training, cells.training + cells.held_out)
         prompts = slice(held_out.stop, None)
-        answers = logit_numbers(self.votes, cells.result[held_out])
-        value_logits = self.votes.read(layer, block, slice(None))[:, answers].astype(np.float64)
+        answers = logit_numbers(self.value_logits, cells.result[held_out])
+        value_logits = self.value_logits.read(layer, block, slice(None))[:, answers]
+        value_logits = value_logits.astype(np.float64)
         trained = maps[:, cells.op1[training], cells.op2[training]]
         mean = trained.mean(1, keepdims=True, dtype=np.float64)
         yield "itself", maps[:, cells.op1[prompts], cells.op2[prompts]]

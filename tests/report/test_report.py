@@ -194,7 +194,7 @@ def test_a_page_that_is_too_large_is_an_error(built: Path, micro: Path, tmp_path
 
 
 def test_settings_limit_rows_neurons_and_maps(micro: Path, tmp_path: Path):
-    limits = {"rows": 3, "neurons_listed": 5, "neurons_drawn": 2, "votes": 4}
+    limits = {"rows": 3, "neurons_listed": 5, "neurons_drawn": 2, "promoted_numbers": 4}
     folder = project(micro, tmp_path / "few", **limits)
     run_in(folder, "python", "-m", "stages.report.subject", "abacus")
     table = payload(folder, "abacus", "tables")["neuron-effects"]
@@ -204,7 +204,7 @@ def test_settings_limit_rows_neurons_and_maps(micro: Path, tmp_path: Path):
         assert len(part["neurons"]) == 5
         for place, neuron in enumerate(part["neurons"]):
             assert ("map" in neuron) == (place < 2)
-            assert len(neuron["votes"]) == 4
+            assert len(neuron["promoted"]) == 4
 
 
 def test_labelled_neurons_come_first_and_labels_take_turns(built: Path):

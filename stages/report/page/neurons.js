@@ -72,7 +72,7 @@ async function pick() {
   const labels = `${label}: ${names.join("; ")}.`;
   const none = "No heuristic describes it well enough to be its label.";
   byId("neuron-names").textContent = names.length ? labels : none;
-  byId("promoted").replaceChildren(...neuron.votes.map(promoted));
+  byId("promoted").replaceChildren(...neuron.promoted.map(promoted));
   byId("maps").hidden = !neuron.map;
   byId("no-map").hidden = Boolean(neuron.map);
   byId("no-map").textContent = whereMap(part, operator);

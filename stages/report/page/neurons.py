@@ -79,8 +79,8 @@ def _known(
     operands = [activations.axes["op1"], activations.axes["op2"]]
     part: dict[str, Any] = {"neurons": neurons, "operands": operands}
     for row in rows.iter_rows(named=True):
-        promoted = _promoted(row, value_logits, settings.votes)
-        neuron = row | {"effect": _short(row["effect"]), "votes": promoted}
+        promoted = _promoted(row, value_logits, settings.promoted_numbers)
+        neuron = row | {"effect": _short(row["effect"]), "promoted": promoted}
         if len(neurons) < settings.neurons_drawn:
             drawn = _map(row, activations, settings)
             colours = {"scale": _short(drawn.scale), "limit": _short(drawn.limit)}
