@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -189,26 +188,25 @@ OUTPUTS = {  # a stage that is done in units -> its outputs below data/abacus
         "store/predictions.parquet",
     ],
     "stages.lib.executor.runs neurons/neuron abacus": ["neurons/runs/neuron.parquet"],
-    "stages.heuristics.scores abacus": ["heuristics/scores.parquet"],
 }
 
 
 def test_actors_write_the_same_bytes(micro_copy: Path, machines: str):
-    """One actor does the first stage's work, two do the others'.
+    """One actor does the first stage's work, two do that of the second.
 
-    Only local workers do permutation tests, whose compiled code is that of scores; they also do
-    every stage in twos (test_shared_work.py).
+    Local workers do scores and permutation tests, too, and every stage in twos
+    (test_shared_work.py).
     """
-    for workers, commands in (("1", list(OUTPUTS)[:1]), ("2", list(OUTPUTS)[1:])):
+    for workers, (command, names) in zip("12", OUTPUTS.items(), strict=True):
         outputs: list[Path] = []
-        for name in chain.from_iterable(map(OUTPUTS.get, commands)):
+        for name in names:
             path = micro_copy / "data/abacus" / name
             outputs += [path] if path.is_file() else sorted(path.iterdir())
         expected = [output.read_bytes() for output in outputs]
         assert expected
         for output in outputs:
             output.unlink()
-        script = "set -e\n" + "\n".join(f"python -m {command}" for command in commands)
+        script = f"python -m {command}"
         more = {work.ENGINE: "ray", environment.WORKERS: workers, "RAY_ADDRESS": machines}
         run_in(micro_copy, "python", "-m", "stages.warm", "sh", "-c", script, more=more)
         assert [output.read_bytes() for output in outputs] == expected
