@@ -473,6 +473,13 @@ def _theories(subject: Subject) -> None:
     """Theories of neurons whose value logits are of tokens, not of results."""
     late_layers = pl.DataFrame({"subject": "s", "first_layer": 1, "layers": LAYERS})
     write_table(late_layers, subject.path("circuit/late_layers.parquet"))
+    neuron = {"operator": pl.String, "layer": pl.Int16, "neuron": pl.Int32}
+    labels = pl.DataFrame(schema=neuron | {"heuristic": pl.String})
+    write_table(labels, subject.path("heuristics/labels.parquet"))
+    predicate = {"predicate": pl.String, "bits": pl.Float32, "discovered": pl.Boolean}
+    write_table(
+        pl.DataFrame(schema=neuron | predicate), subject.path("heuristics/discovered.parquet")
+    )
     spectra.main("s")
     theory_fits.main("s")
     fits, operator = subject.table("theories/theory_fits.parquet"), answered(subject)
