@@ -152,7 +152,7 @@ def test_a_configuration_alone_is_enough(project: Path, name: str, capsys: pytes
     config.architectures = None
     config.save_pretrained("models/mine")
     status, text = output(capsys, "models/mine", "--dtype", "bfloat16")
-    assert status == 0
+    assert status == 0, text
     assert (
         f"layers        {layers}, each of {neurons:,} neurons and {heads} heads, width {width:,}"
         in text
