@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -228,6 +229,12 @@ def line(axis: Axes, label: str) -> Line2D:
 def majority_is_drawn(axis: Axes, accuracies: pl.Series) -> None:
     """Assert that the accuracy of the most frequent answer is a line, at its mean over rows."""
     assert list(line(axis, drawing.MAJORITY).get_ydata()) == pytest.approx([accuracies.mean()] * 2)
+
+
+def names_along(axis: Axis) -> list[str]:
+    """Return the names along an axis of a heat map, also if only a neighbouring map shows them."""
+    shown = axis.get_major_formatter().format_ticks(axis.get_majorticklocs())
+    return [name.replace("\n", ", ") for name in shown]
 
 
 def image(axis: Axes) -> np.ndarray:

@@ -13,7 +13,7 @@ from stages.mediation import figures
 from stages.mediation.conditions import CONDITIONS, TASKS
 from tests import deep_tables
 from tests.circuit import figure_tables
-from tests.circuit.figure_tables import Tables, image, line, made, texts
+from tests.circuit.figure_tables import Tables, image, line, made, names_along, texts
 
 pytestmark = pytest.mark.usefixtures("close_figures")
 LAYERS, HEADS = [0, 1], [0, 1]
@@ -79,10 +79,6 @@ def panels(name: str, given: Tables = MADE) -> list[Axes]:
     return figure_tables.panels(figures.FIGURES[name](given, "s"))
 
 
-def labels(ticks: list) -> list[str]:
-    return [label.get_text().replace("\n", ", ") for label in ticks]
-
-
 def titles(axes: list[Axes]) -> list[str]:
     return [axis.get_title() for axis in axes]
 
@@ -90,7 +86,7 @@ def titles(axes: list[Axes]) -> list[str]:
 def check_map(axis: Axes, column: str, **keys: str) -> None:
     """Assert that a heat map shows log effects by layer and this column."""
     rows = MADE["mediation_effects"].filter(which="all", **keys)
-    down, across = labels(axis.get_yticklabels()), labels(axis.get_xticklabels())
+    down, across = names_along(axis.yaxis), names_along(axis.xaxis)
     assert down == [f"layer {layer}" for layer in LAYERS]
     for layer, name, value in rows.select("layer", column, "log_effect").iter_rows():
         shown = image(axis)[layer, across.index(str(name))]
@@ -119,7 +115,7 @@ def test_effects_of_every_kind_are_maps_of_layers_and_classes():
         assert axis.get_title() == f"{task}, {condition}".replace("_", " ")
         keys = {"task": task, "condition": condition, "operator": "all", "component": block}
         check_map(axis, "position_class", **keys)
-        assert labels(axis.get_xticklabels()) == CLASSES[task]
+        assert names_along(axis.xaxis) == CLASSES[task]
         assert (f"no data: {figures.NO_EFFECT}" in texts(axis)) == (task == "own")
 
 
@@ -174,7 +170,7 @@ def test_importance_is_labelled_with_its_value_and_sum_or_why_there_is_none():
     shown = {}
     for text in axis.texts:
         shown[round(text.get_position()[0], 1)] = text.get_text().replace("\n", " ")
-    ticks = labels(axis.get_xticklabels())
+    ticks = names_along(axis.xaxis)
     for x, (task, condition) in enumerate(KINDS):
         kind = {"task": task, "condition": condition, "operator": "all"}
         rows = MADE["relative_importance"].filter(**kind).sort("which")

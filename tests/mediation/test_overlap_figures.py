@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from stages.mediation import overlap_figures
 from stages.mediation.settings import OverlapFigures
 from tests.circuit import figure_tables
-from tests.circuit.figure_tables import Tables, image, line, made, texts
+from tests.circuit.figure_tables import Tables, image, line, made, names_along, texts
 
 pytestmark = pytest.mark.usefixtures("close_figures")
 WIDTHS = {"neuron": 100, "coordinate": 20}
@@ -61,10 +61,6 @@ def panels(name: str, given: Tables = MADE) -> list[Axes]:
     return figure_tables.panels(overlap_figures.FIGURES[name](given, "s", SETTINGS))
 
 
-def names(ticks: list) -> list[str]:
-    return [label.get_text() for label in ticks]
-
-
 def crossed(axis: Axes) -> set[tuple[int, int]]:
     """Return row and column of the cells of a heat map that are crossed out."""
     cells = set()
@@ -77,7 +73,7 @@ def crossed(axis: Axes) -> set[tuple[int, int]]:
 def check(axis: Axes, rows: pl.DataFrame, sides: list[str]) -> None:
     """Assert that a panel shows the value of each row, and crosses those that chance explains."""
     words = [side.replace("_", " ") for side in sides]
-    assert names(axis.get_yticklabels()) == names(axis.get_xticklabels()) == words
+    assert names_along(axis.yaxis) == names_along(axis.xaxis) == words
     assert len(rows) == len(sides) ** 2
     for down, across, value, p_value in rows.iter_rows():
         cell = sides.index(down), sides.index(across)
