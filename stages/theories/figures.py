@@ -4,6 +4,7 @@ A panel without data says why.
 """
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -178,24 +179,43 @@ def theories(tables: Tables, subject: str) -> Figure:
         f"{subject}: three theories of the late neurons with equal numbers of parameters; "
         "dotted: fits to relabelled operands"
     )
-    figure, axes, panels = drawing.operator_panels(
-        len(MEASURES), tables["pairs_found"], title, (1.9, 1.4), sharex=True, sharey=True
-    )
-    for operator, column, why in panels:
-        for axis, measure in zip(column, MEASURES, strict=True):
-            rows = table.filter(operator=operator, what=measure)
-            part = rows.drop_nulls("value")
-            _neuron_curves(axis, part)
-            if part.is_empty():
-                drawing.absent(axis, why if rows.is_empty() else CONSTANT)
-        column[-1].set_xlabel("parameters per neuron")
+    figure, axes = _theory_panels(tables["pairs_found"], table, MEASURES, title, _neuron_curves)
+    for axis in axes[-1]:
+        axis.set_xlabel("parameters per neuron")
     budgets = table["parameters"].filter(table["parameters"] > 0).unique().sort().to_list() or [1]
-    axes[0, 0].set_xscale("log", base=2)
     axes[0, 0].set_xticks(budgets, budgets)
     axes[0, 0].minorticks_off()
-    _label_rows(axes, list(MEASURES.values()))
     drawing.legend(figure)
     return figure
+
+
+def _theory_panels(
+    pairs_found: pl.DataFrame,
+    table: pl.DataFrame,
+    measures: dict[str, str],
+    title: str,
+    draw: Callable[[Axes, pl.DataFrame], None],
+) -> tuple[Figure, np.ndarray]:
+    """Return a figure of theories of neurons, with a row for each measure, and its axes.
+
+    table: as `theories`; measures: what is measured -> the row's label; draw: draws the rows of a
+    panel that have a value.
+    """
+    figure, axes, panels = drawing.operator_panels(
+        len(measures), pairs_found, title, (1.9, 1.6), sharex=True, sharey=True
+    )
+    for operator, column, why in panels:
+        for axis, measure in zip(column, measures, strict=True):
+            rows = table.filter(operator=operator, what=measure)
+            part = rows.drop_nulls("value")
+            draw(axis, part)
+            axis.axhline(0, color=GUIDE, linewidth=0.5)
+            if part.is_empty():
+                undefined = ALWAYS if measure == "accuracy" else CONSTANT
+                drawing.absent(axis, why if rows.is_empty() else undefined)
+    axes[0, 0].set_xscale("log", base=2)
+    _label_rows(axes, list(measures.values()))
+    return figure, axes
 
 
 def _neuron_curves(axis: Axes, part: pl.DataFrame) -> None:
@@ -210,7 +230,6 @@ def _neuron_curves(axis: Axes, part: pl.DataFrame) -> None:
         drawing.curve(axis, x, values, "", colour, linestyle=":", marker="_")
     for value in part.filter(theory="mean")["value"]:
         axis.axhline(value, color=GUIDE, linewidth=0.8, linestyle="--", label="means alone")
-    axis.axhline(0, color=GUIDE, linewidth=0.4)
 
 
 def explained_by_bits(tables: Tables, subject: str) -> Figure:
@@ -226,24 +245,13 @@ def explained_by_bits(tables: Tables, subject: str) -> Figure:
         f"{subject}: what theories of all late neurons explain of the answer, by description "
         "length; hollow: controls"
     )
-    figure, axes, panels = drawing.operator_panels(
-        len(EXPLAINED), tables["pairs_found"], title, (1.9, 1.9), sharex=True, sharey=True
-    )
-    for operator, column, why in panels:
-        for axis, measure in zip(column, EXPLAINED, strict=True):
-            rows = table.filter(operator=operator, what=measure)
-            part = rows.drop_nulls(["value", "bits"]).filter(pl.col("bits") > 0)
-            _lengths(axis, part)
-            axis.axhline(0, color=GUIDE, linewidth=0.6)
-            if part.is_empty():
-                undefined = CONSTANT if measure == "restored" else ALWAYS
-                drawing.absent(axis, why if rows.is_empty() else undefined)
-        column[-1].set_xlabel("bits per neuron")
-    bits = table.filter(pl.col("bits") > 0)["bits"].to_list() or [1]
-    axes[0, 0].set_xscale("log", base=2)
+    of_terms = table.filter(pl.col("bits") > 0)  # the neurons' means alone take none
+    figure, axes = _theory_panels(tables["pairs_found"], of_terms, EXPLAINED, title, _lengths)
+    for axis in axes[-1]:
+        axis.set_xlabel("bits per neuron")
+    bits = of_terms["bits"].to_list() or [1]
     axes[0, 0].set_xlim(min(bits) / 1.3, max(bits) * 1.3)
     axes[0, 0].xaxis.set_major_formatter("{x:g}")
-    _label_rows(axes, list(EXPLAINED.values()))
     drawing.legend(figure)
     return figure
 

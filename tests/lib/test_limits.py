@@ -84,13 +84,9 @@ def small(project: Path, spilled: int) -> list[str]:
     return ["python", "-c", code]
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
-def test_nothing_that_was_spilled_is_left_behind(
-    project: Path,
-    tmp_path: Path,
-    end: signal.Signals,
-):
-    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+def spilling(project: Path, temporary: Path) -> subprocess.Popen:
+    """Start a query, and wait until it has spilled rows to a folder in this one."""
+    environment = {**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, *small(project, 4 << 30)[1:]]
     process = subprocess.Popen(
         command,
@@ -100,14 +96,39 @@ def test_nothing_that_was_spilled_is_left_behind(
         stderr=subprocess.STDOUT,
         text=True,
     )
-    while not list(tmp_path.glob("bag-spilled-*/*/*")):
+    while not list(temporary.glob("bag-spilled-*/*/*")):
         with pytest.raises(subprocess.TimeoutExpired):  # it is still at work
             process.wait(0.02)
+    return process
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_nothing_that_was_spilled_is_left_behind(
+    project: Path,
+    tmp_path: Path,
+    end: signal.Signals,
+):
+    process = spilling(project, tmp_path)
     process.send_signal(end)
     printed, _ = process.communicate()
     assert (process.returncode, "Traceback" in printed) == (-end, False)
     assert list(tmp_path.iterdir()) == []
     assert not (project / ".tmp").exists()
+
+
+def test_what_a_killed_query_has_spilled_the_next_one_removes(project: Path, tmp_path: Path):
+    process = spilling(project, tmp_path)
+    query = (ROOT, "bag", "--data", str(project / "data"), "select 1")
+    try:
+        run_in(*query, more={"TMPDIR": str(tmp_path)})
+        assert list(tmp_path.glob("bag-spilled-*/*/*"))  # its owner is at work
+    finally:
+        process.kill()
+        process.communicate()
+    assert len(list(tmp_path.iterdir())) == 1
+    (tmp_path / "bag-spilled-mine").mkdir()  # not made by us
+    run_in(*query, more={"TMPDIR": str(tmp_path)})
+    assert [path.name for path in tmp_path.iterdir()] == ["bag-spilled-mine"]
 
 
 def test_a_query_that_takes_too_much_is_a_sentence_and_leaves_nothing(

@@ -1,6 +1,7 @@
 """Bound what one query may take: memory, and disk for rows that do not fit into memory."""
 
 import atexit
+import fcntl
 import os
 import shutil
 import tempfile
@@ -13,6 +14,7 @@ from pathlib import Path
 PART = 4  # a connection takes at most this part of the memory
 SPILLED = 16 << 30  # bytes on disk at most, and never more than half of what is free
 GROUPS = Path("/sys/fs/cgroup")
+PREFIX, OWNER = "bag-spilled-", "owner"  # of folders, and the file that their process locks
 _number = count()
 
 
@@ -58,8 +60,19 @@ def _lines(file: Path) -> list[str]:
 
 @cache
 def _folder(process: int) -> Path:
-    """Make a private folder for spilled rows, outside the project; process exit removes it."""
-    folder = Path(tempfile.mkdtemp(prefix="bag-spilled-"))
+    """Make a private folder for spilled rows, outside the project; process exit removes it.
+
+    What a killed process could not remove, the next process does. The system ends a process's lock
+    with the process, however that ends, so an unlocked file means an ended owner.
+    """
+    _remove_abandoned()
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    with suppress(OSError):  # a file system without locks: nothing tells when the owner has ended
+        owner = os.open(
+            folder / "new", os.O_CREAT | os.O_RDWR, 0o600
+        )  # open until the process ends
+        fcntl.flock(owner, fcntl.LOCK_EX)
+        (folder / "new").rename(folder / OWNER)
 
     def remove() -> None:
         if os.getpid() == process:  # a fork of this process must not remove it
@@ -67,6 +80,14 @@ def _folder(process: int) -> Path:
 
     atexit.register(remove)
     return folder
+
+
+def _remove_abandoned() -> None:
+    """Remove the folders of processes of this user that have ended."""
+    for owner in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{OWNER}"):
+        with suppress(OSError), owner.open("r+b") as file:  # another user's, or in use
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(owner.parent, ignore_errors=True)
 
 
 def remove_spilled() -> None:

@@ -129,12 +129,12 @@ create macro head_effects() as table
 
 -- Three rankings of a layer's neurons at a position, one below the other: by effect; by
 -- effect_plus_std, the effect plus its standard deviation over prompts, as the study's code does;
--- and by logit_effect. place: 1 for the largest. Only neurons that have both effects.
+-- and by logit_effect. rank: 1 for the largest. Only neurons that have both effects.
 create macro neuron_rankings() as table
     select
         subject, operator, layer, position, neuron,
         unnest(['effect', 'effect_plus_std', 'logit_effect']) as ranking,
-        unnest([rank, rank_mean_plus_std, rank_logit]) as place
+        unnest([rank, rank_mean_plus_std, rank_logit]) as rank
     from neuron_effects
     where method = 'exact' and effect is not null and logit_effect is not null;
 
