@@ -17,8 +17,17 @@ from tests import families
 
 OUTCOMES = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", families.PAGE.read_text(), re.MULTILINE))
 AT_ONCE = 10
-# A third of the families, and one of each outcome; the command that writes the page tries all.
-TRIED = sorted({*families.NAMES[::3], *{OUTCOMES[name]: name for name in families.NAMES}.values()})
+
+
+def kind(outcome: str) -> str:
+    """Return a family's outcome without the layers and classes that it names."""
+    return re.sub(r"\d+|\b\w*[a-z][A-Z]\w*", "…", outcome)
+
+
+# A tenth of the families, and one of each kind of outcome; the command that writes the page tries
+# all.
+OF_EACH_KIND = {kind(OUTCOMES[name]): name for name in families.NAMES}
+TRIED = sorted({*families.NAMES[::10], *OF_EACH_KIND.values()})
 
 
 def test_the_page_lists_every_family():

@@ -78,6 +78,8 @@ def small(project: Path, spilled: int) -> list[str]:
     code = (
         f"from stages.lib.sql import limits; limits.SPILLED = {spilled}\n"
         "limits.memory = lambda: 1 << 29\n"
+        # not ignored, as it is below a shell's job in the background
+        "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL)\n"
         f"import sys; sys.argv = ['bag', '--data', {str(project / 'data')!r}, {SORTED!r}]\n"
         "from stages.lib.console import bag; bag.main()"
     )
