@@ -1,13 +1,15 @@
-"""Average each late neuron's activation over the cells whose result has a digit.
+"""Average each late neuron's activation over the cells whose result has a digit, or that carry.
 
-Only discovery cells count, which steering does not run on. The model must predict whole results.
+Only discovery cells count, which steering does not run on.
 
 Table digit_means: mean activations of late neurons by a digit of the result
     subject   VARCHAR   the model
     operator  VARCHAR   add, subtract, multiply or divide
-    place     VARCHAR   digit of the result: ones or tens
+    place     VARCHAR   digit of the result: ones or tens; asked, the digit that the model predicts,
+                        if it predicts one of several; or carry, for addition and subtraction
     layer     SMALLINT  late layer, from 0
-    digit     INTEGER   value of the digit, 0 to 9; results below 10 have no tens
+    digit     INTEGER   value of the digit, 0 to 9, results below 10 have no tens; for carry 1 if
+                        the ones carry into the tens (add) or borrow from them (subtract), else 0
     cells     INTEGER   number of discovery cells whose result has the digit
     means     FLOAT[]   mean activation over these cells of each neuron, from neuron 0
     shares    FLOAT[]   share of each neuron's variance over all discovery cells with such a digit
@@ -38,7 +40,7 @@ SCHEMA: dict[str, Any] = {
     "means": pl.List(pl.Float32),
     "shares": pl.List(pl.Float32),
 }
-PLACES = {"ones": 1, "tens": 10}
+CARRIES = {"add": lambda op1, op2: op1 + op2 >= 10, "subtract": lambda op1, op2: op1 < op2}
 AT_ONCE = 64  # neurons in memory
 
 
@@ -50,10 +52,10 @@ def main(name: str) -> None:
     database = Database({"cells": [Path("data/corpus/cells.parquet")]}, threads=1)
     frames = [pl.DataFrame(schema=SCHEMA)]
     for store in subject.activation_stores():
-        if answer_tokens.numbers(store) is None:
-            discovery = discovery_cells(database, store)
-            for layer in sorted(set(late) & set(store.layers)):
-                frames += averaged(store, layer, discovery)
+        discovery = discovery_cells(database, store)
+        digits = {place: every[discovery] for place, every in digits_of(store).items()}
+        for layer in sorted(set(late) & set(store.layers)):
+            frames += averaged(store, layer, discovery, digits)
     table = pl.concat(frames).with_columns(subject=pl.lit(name))
     keys = ["operator", "place", "layer", "digit"]
     write_table(table.sort(keys), subject.path("bag/digit_means.parquet"))
@@ -74,14 +76,40 @@ def discovery_cells(database: Database, store: LayerStore) -> np.ndarray:
     return split & (results >= 0)
 
 
-def averaged(store: LayerStore, layer: int, discovery: np.ndarray) -> Iterator[pl.DataFrame]:
-    """Yield the rows of each place for one layer; discovery: (op1, op2) bool."""
-    neurons, results = store.axes["neuron"], store.columns["result"][discovery]
+def digits_of(store: LayerStore) -> dict[str, np.ndarray]:
+    """Return each cell's digit at each place: (op1, op2) of the grid, -1 where there is none.
+
+    A model whose predicted token stands for a number above 9 has no places.
+    """
+    results, asked = store.columns["result"], answer_tokens.numbers(store)
+    if asked is None:
+        tens = np.where(results >= 10, results // 10 % 10, -1)
+        digits = {"ones": results % 10, "tens": tens}
+    elif asked.max() < 10:
+        digits = {"asked": asked[np.minimum(results, len(asked) - 1)]}
+    else:
+        return {}
+    carry = CARRIES.get(store.attributes["operator"])
+    if carry:
+        op1, op2 = np.indices(results.shape)
+        digits["carry"] = carry(op1 % 10, op2 % 10).astype(np.int64)
+    return {place: np.where(results >= 0, every, -1) for place, every in digits.items()}
+
+
+def averaged(
+    store: LayerStore, layer: int, discovery: np.ndarray, digits: dict[str, np.ndarray]
+) -> Iterator[pl.DataFrame]:
+    """Yield the rows of each place for one layer.
+
+    discovery: (op1, op2) bool; digits: place -> the digit of each discovery cell.
+    """
+    neurons = store.axes["neuron"] if digits else 0
     blocks = []
     for first in range(0, neurons, AT_ONCE):
         values = widen(store.read(layer, slice(first, first + AT_ONCE), slice(None)))
-        blocks.append(by_digit(values[:, discovery].astype(np.float64), results))
-    for place in PLACES:
+        values = values[:, discovery].astype(np.float64)
+        blocks.append({place: by_digit(values, own) for place, own in digits.items()})
+    for place in digits:
         means, counts, shares = zip(*(block[place] for block in blocks), strict=True)
         joined = np.round(np.concatenate(means, axis=1), 6) + 0.0
         columns = {
@@ -93,29 +121,26 @@ def averaged(store: LayerStore, layer: int, discovery: np.ndarray) -> Iterator[p
         operator = {"operator": store.attributes["operator"]}
         keys = {"subject": "", **operator, "place": place, "layer": layer}
         table = pl.DataFrame(columns).with_columns(**{key: pl.lit(v) for key, v in keys.items()})
+        if place == "carry":
+            table = table.filter(pl.col("digit") < 2)
         yield table.select(list(SCHEMA)).cast(SCHEMA)  # type: ignore[arg-type]
 
 
-def by_digit(
-    values: np.ndarray, results: np.ndarray
-) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Return for each place means (10, neurons), cells (10,) and explained shares (neurons,).
+def by_digit(values: np.ndarray, digits: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return means (10, neurons), cells (10,) and explained shares (neurons,).
 
-    values: (neurons, cells); results: (cells,). A digit without cells has means of 0.
+    values: (neurons, cells); digits: (cells,), -1 for a cell that does not count. A digit without
+    cells has means of 0.
     """
-    averages = {}
-    for place, size in PLACES.items():
-        has_digit = results >= (size if size > 1 else 0)
-        digits, own = results[has_digit] // size % 10, values[:, has_digit]
-        is_digit = (digits == np.arange(10)[:, None]).astype(np.float64)
-        counts = is_digit.sum(1).astype(np.int32)
-        means = is_digit @ own.T / np.maximum(counts, 1)[:, None]
-        total = own.var(axis=1) if own.size else np.zeros(len(own))
-        mean = own.mean(axis=1) if own.size else total
-        between = counts @ np.square(means - mean) / max(counts.sum(), 1)
-        shares = np.divide(between, total, out=np.zeros_like(total), where=total > 0)
-        averages[place] = means, counts, shares
-    return averages
+    own, digits = values[:, digits >= 0], digits[digits >= 0]
+    is_digit = (digits == np.arange(10)[:, None]).astype(np.float64)
+    counts = is_digit.sum(1).astype(np.int32)
+    means = is_digit @ own.T / np.maximum(counts, 1)[:, None]
+    total = own.var(axis=1) if own.size else np.zeros(len(own))
+    mean = own.mean(axis=1) if own.size else total
+    between = counts @ np.square(means - mean) / max(counts.sum(), 1)
+    shares = np.divide(between, total, out=np.zeros_like(total), where=total > 0)
+    return means, counts, shares
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
--- How often the predicted number follows when late neurons are set to their mean activation over
--- cells whose result has another digit at one place. All prompts are ones that the whole model
+-- How often the prediction follows when late neurons are set to their mean activation over cells
+-- whose result has another digit at one place, or that carry where the prompt does not. All prompts are ones that the whole model
 -- answers correctly.
 --
 -- subject        VARCHAR  the model
 -- operator       VARCHAR  add, subtract, multiply or divide
--- place          VARCHAR  digit of the result that is steered: ones or tens
+-- place          VARCHAR  what is steered: ones or tens (a digit of the result), asked (the digit
+--                         that the model predicts, if it predicts one of several) or carry (the
+--                         carry into the tens, or the borrow from them)
 -- arm            VARCHAR  patched neurons, as in steering_interventions: labelled, separating,
 --                         random or all
 -- target         VARCHAR  digit whose mean activations are set: other (random digits other than the
@@ -12,14 +14,17 @@
 --                         nothing)
 -- neurons        INTEGER  number of patched neurons
 -- runs           BIGINT   number of steered prompts, over all draws
--- follows        DOUBLE   share of runs whose prediction is the result with the target digit in the
---                         place of its own, and all other digits unchanged, 0 to 1
+-- follows        DOUBLE   share of runs that predict what follows from the target, 0 to 1: the result
+--                         with the target digit in the place of its own and all other digits
+--                         unchanged; for carry the result that is 10 larger or smaller. A model
+--                         that predicts one digit must predict the digit of this result
 -- ci_low         DOUBLE   lower end of the bootstrap interval of follows, over seeds and prompts
 -- ci_high        DOUBLE   upper end of the bootstrap interval of follows
 -- digit_follows  DOUBLE   share of runs whose prediction has the target digit at the place and any
---                         other digits, 0 to 1; 0.1 if predictions were random numbers
+--                         other digits, 0 to 1; 0.1 if predictions were random numbers; null for
+--                         asked and carry
 -- unchanged      DOUBLE   share of runs that still predict the result, 0 to 1
--- other          DOUBLE   share of runs that predict any other number, or none, 0 to 1
+-- other          DOUBLE   share of runs that predict anything else, 0 to 1
 with
     steered as (
         select distinct intervention, operator, place, draw, arm, neurons
@@ -28,18 +33,17 @@ with
     answers as (
         select
             operator, place, arm, if(draw = 0, 'own', 'other') as target, neurons, pair,
-            if(place = 'ones', 1, 10) as size,
-            result + (steering_targets.target - source) * size as wanted,
-            coalesce(number = wanted, false)::integer as followed,
-            coalesce(
+            case place when 'ones' then 1 when 'tens' then 10 end as size,
+            (predicted = wanted)::integer as followed,
+            if(size is null, null, coalesce(
                 number // size % 10 = steering_targets.target and number >= if(size = 1, 0, size),
                 false
-            )::integer as digit_followed,
-            coalesce(number = result, false)::integer as same
+            ))::integer as digit_followed,
+            (predicted = answer_token)::integer as same
         from runs
         join steered using (intervention)
         join steering_targets using (pair, place, draw)
-        join (select pair, result from pairs) using (pair)
+        join (select pair, answer_token from pairs) using (pair)
         left join (select number, token from numbers) on token = predicted
         where experiment = 'steering'
     ),

@@ -1,4 +1,4 @@
-"""Draw how often the prediction follows when neurons are set to the mean of another digit."""
+"""Draw how often the prediction follows when neurons are set to their mean for another digit."""
 
 import polars as pl
 
@@ -6,10 +6,15 @@ from stages.bag import why
 from stages.lib.drawing import drawing
 from stages.lib.drawing.drawing import BLUE, GREY, VERMILION, Axes, Figure, Tables
 
-PLACES = ("ones", "tens")
+PLACES = {  # of the table steering -> label of a row
+    "ones": "ones digit",
+    "tens": "tens digit",
+    "asked": "predicted digit",
+    "carry": "carry or borrow",
+}
 # arm of the table steering -> label, colour
 ARMS = {
-    "separating": ("neurons that the digit explains best", BLUE),
+    "separating": ("neurons that the digit or carry explains best", BLUE),
     "labelled": ("the same among labelled neurons", VERMILION),
     "random": ("as many random neurons", GREY),
     "all": ("all late neurons", "black"),
@@ -22,27 +27,35 @@ def steering(tables: Tables, subject: str) -> Figure:
     Shaded: bootstrap intervals. An arm with two sizes is a line, with one size a dot.
     """
     title = (
-        f"{subject}: late neurons are set to their mean over cells whose result has another digit; "
-        "share of prompts whose prediction has this digit and keeps all others"
+        f"{subject}: late neurons are set to their mean over cells with another digit or carry; "
+        "share of prompts whose prediction follows"
     )
-    pairs_found = tables["pairs_found"]
-    figure, axes, columns = drawing.operator_panels(2, pairs_found, title, sharex=True, sharey=True)
     table = tables["steering"].filter(target="other").sort("neurons")
+    places = places_of(table)
+    figure, axes, columns = drawing.operator_panels(
+        len(places), tables["pairs_found"], title, sharex=True, sharey=True
+    )
     for operator, column, _ in columns:
-        for axis, place in zip(column, PLACES, strict=True):
+        for axis, place in zip(column, places, strict=True):
             rows = table.filter(operator=operator, place=place)
             _arms(axis, rows)
             if rows.is_empty():
                 drawing.absent(axis, _reason(tables, operator, place))
-        column[1].set_xlabel("patched neurons")
+        column[-1].set_xlabel("patched neurons")
     ticks = [10, 100, 1000]
     axes[0, 0].set(xscale="log", ylim=(-0.03, 1.05))
     axes[0, 0].set_xticks(ticks, ticks)
     axes[0, 0].minorticks_off()
-    for axis, place in zip(axes[:, 0], PLACES, strict=True):
-        axis.set_ylabel(f"share that follows,\n{place} digit")
+    for axis, place in zip(axes[:, 0], places, strict=True):
+        axis.set_ylabel(f"share that follows,\n{PLACES[place]}")
     drawing.legend(figure, 2)
     return figure
+
+
+def places_of(table: pl.DataFrame) -> list[str]:
+    """Return the places in a table, in the order of rows; those of whole results if it is empty."""
+    found = {*table["place"]} or {"ones", "tens", "carry"}
+    return [place for place in PLACES if place in found]
 
 
 def _arms(axis: Axes, rows: pl.DataFrame) -> None:
@@ -59,4 +72,6 @@ def _reason(tables: Tables, operator: str, place: str) -> str:
     no_layer = why.no_late_layer(tables, operator)
     if no_layer != drawing.NO_ROWS:
         return no_layer
-    return f"the model has no number whose {place} digit could be another"
+    if place == "carry" and operator not in ("add", "subtract"):
+        return "only addition and subtraction have a carry"
+    return f"no prompt has an answer for another {PLACES[place]}"

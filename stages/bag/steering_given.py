@@ -1,4 +1,4 @@
-"""Write the values to which steering sets neurons: means over cells with the target digit.
+"""Write the values to which steering sets neurons: means over cells with the target digit or carry.
 
 bag/steering_given.h5 has an array (pairs, neurons) for each place, draw and layer. A pair's row has
 the means of its own operator and target digit, as in steering_targets. Pairs without a target keep

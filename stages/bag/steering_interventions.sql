@@ -1,6 +1,6 @@
 -- Set late neurons to their mean activation over cells whose result has another digit (Du et al.
 -- 2025, who rank neurons by a linear classifier of the digit, and set those of the source digit to
--- zero). Neurons are ranked by the share of their variance that the digit explains on discovery
+-- zero), or that carry where the prompt does not. Neurons are ranked by the share of their variance that the digit explains on discovery
 -- cells. Every run has its values in steering_given.h5.
 --
 -- subject       VARCHAR    the model
@@ -15,9 +15,10 @@
 -- replacement   VARCHAR    given: external values, the mean activation over discovery cells with
 --                          the target digit
 -- given         VARCHAR    name of these values in steering_given.h5: place, draw and layer
--- place         VARCHAR    digit of the result that is steered: ones or tens
+-- place         VARCHAR    what is steered: ones, tens, asked or carry, as in steering_targets
 -- draw          INTEGER    draw of the target in steering_targets; 0 is the prompt's own digit
--- arm           VARCHAR    patched neurons: labelled (those with a label about the result whose
+-- arm           VARCHAR    patched neurons: labelled (those with a label about the result, or for
+--                          carry about a carry into the tens or a borrow from them, whose
 --                          activation the digit explains best), separating (those of all late
 --                          neurons), random (equally many random late neurons, others for each
 --                          draw) or all (every late neuron)
@@ -29,8 +30,10 @@ with
         from (from digit_means where digit = 0)
     ),
     labelled as (
-        select distinct operator, layer, neuron
-        from labels where quantity = 'result'
+        select distinct operator, layer, neuron,
+            heuristic in ('carry into 10', 'borrow from 10') as is_carry
+        from labels
+        where quantity in ('result', 'asked') or heuristic in ('carry into 10', 'borrow from 10')
     ),
     draws as (select distinct place, draw from steering_targets),
     candidates as (
@@ -38,7 +41,8 @@ with
         from ranked join draws using (place)
         union all
         select 'labelled', operator, place, draw, layer, neuron, -share
-        from ranked join draws using (place) semi join labelled using (operator, layer, neuron)
+        from (select *, place = 'carry' as is_carry from ranked) join draws using (place)
+        semi join labelled using (operator, layer, neuron, is_carry)
         union all
         select 'random', operator, place, draw, layer, neuron,
             lot($steering_seed, 'random', draw, operator, place, layer, neuron)

@@ -20,7 +20,7 @@ with
         group by all
     ),
     tops as (
-        select ranking, operator, layer, position, k, list(neuron) filter (place <= k) as neurons
+        select ranking, operator, layer, position, k, list(neuron) filter (rank <= k) as neurons
         from ranked cross join (select unnest($operator_ks)::integer as k)
         where $patched_neurons = 0 or k <= $patched_neurons
         group by all

@@ -18,7 +18,7 @@ select
     a.ranking as ranking_a,
     b.ranking as ranking_b,
     k,
-    count(*) filter (where a.place <= k and b.place <= k) / k as shared,
+    count(*) filter (where a.rank <= k and b.rank <= k) / k as shared,
     k / count(*) as chance
 from ranked as a
 join ranked as b using (operator, layer, position, neuron)

@@ -63,7 +63,7 @@ def bags() -> list[dict[str, Any]]:
 
 def steered() -> list[dict[str, Any]]:
     """Return rows of every arm, also of the control that sets the result's own digit."""
-    places = crossed(OPERATORS, place=["ones", "tens"], target=["other", "own"])
+    places = crossed(OPERATORS, place=["carry", "ones", "tens"], target=["other", "own"])
     rows = crossed(places, arm=["labelled", "random", "separating"], neurons=[50, 200])
     return rows + crossed(places, arm=["all"], neurons=[1024])
 

@@ -189,7 +189,8 @@ def test_bags_are_bars_with_their_neurons(operator: str):
 
 @pytest.mark.parametrize("operator", CRITERION)
 def test_steering_is_drawn_for_other_digits_only(operator: str):
-    for axis, place in zip(panels("steering")[operator], steering_figure.PLACES, strict=True):
+    places = steering_figure.places_of(MADE["steering"])
+    for axis, place in zip(panels("steering")[operator], places, strict=True):
         rows = MADE["steering"].filter(operator=operator, place=place, target="other")
         for arm, (label, _) in steering_figure.ARMS.items():
             drawn = rows.filter(arm=arm)

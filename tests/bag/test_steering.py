@@ -1,5 +1,7 @@
 """Check steering: means by digit, targets, planned patches, written values and measured rates."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import polars as pl
 import pytest
@@ -9,6 +11,7 @@ from tests.made import ask, frame
 
 DRAWS = {"steering_draws": 2, "steering_seed": 0}
 SIZES = {"steered_neurons": [2, 4], "steering_seed": 0}
+PLACES = {"ones": 10, "tens": 10, "carry": 2}  # place -> its digits
 
 
 def means(operators: tuple[str, ...] = ("add",)) -> pl.DataFrame:
@@ -18,104 +21,190 @@ def means(operators: tuple[str, ...] = ("add",)) -> pl.DataFrame:
     """
     rows = []
     for operator in operators:
-        for place in ("ones", "tens"):
+        for place, digits in PLACES.items():
             for layer, shares in ((1, [0.1, 0.2, 0.9]), (2, [0.8, 0.3, 0.0])):
-                for digit in range(10):
+                for digit in range(digits):
                     values = [100.0 * layer + digit, -digit, 0.5]
                     rows.append(("s", operator, place, layer, digit, 5, values, shares))
     return pl.DataFrame(rows, schema=digit_means.SCHEMA, orient="row", strict=False)
 
 
 def pairs() -> pl.DataFrame:
-    """Return evaluation pairs with the results 7 (no tens), 42 and 99, and a discovery pair."""
+    """Return evaluation pairs with the results 7 (no tens), 42 and 99, and a discovery pair.
+
+    Only 15 + 27 carries.
+    """
     columns = {
         "operator": ["add"] * 4,
+        "op1": [3, 15, 50, 15],
+        "op2": [4, 27, 49, 27],
         "split": ["evaluation"] * 3 + ["discovery"],
         "result": [7, 42, 99, 42],
         "answer_token": [17, 52, 109, 52],
     }
     table = frame(subject="s", pair=range(4), seed=0, **columns)
-    return table.cast({"result": pl.Int32})
+    return table.cast(dict.fromkeys(("op1", "op2", "result"), pl.Int32))
 
 
 def numbers() -> pl.DataFrame:
     return pl.DataFrame({"number": range(100), "token": range(10, 110)})
 
 
+def given() -> dict[str, pl.DataFrame]:
+    prompts = pairs().select("operator", "result", "answer_token")
+    return {"digit_means": means(), "pairs": pairs(), "numbers": numbers(), "prompts": prompts}
+
+
 def targets() -> pl.DataFrame:
-    given = {"digit_means": means(), "pairs": pairs(), "numbers": numbers()}
-    return ask("steering_targets", given, **DRAWS)
+    return ask("steering_targets", given(), **DRAWS)
 
 
 def labels(*neurons: tuple[int, int]) -> pl.DataFrame:
-    rows = [("add", *neuron, "result") for neuron in neurons]
-    columns = ["operator", "layer", "neuron", "quantity"]
+    """Return labels of neurons about the result, and of neuron 1 of layer 1 about a carry."""
+    rows = [("add", *neuron, "result", "result mod 10 = 3") for neuron in neurons]
+    rows += [("add", 1, 1, "both", "carry into 10"), ("add", 2, 2, "both", "carry into 100")]
+    columns = ["operator", "layer", "neuron", "quantity", "heuristic"]
     return pl.DataFrame(rows, schema=columns, orient="row")
 
 
 def planned(*labelled: tuple[int, int]) -> pl.DataFrame:
-    given = {"digit_means": means(), "pairs": pairs(), "steering_targets": targets()}
-    given["labels"] = labels(*labelled)
-    return ask("steering_interventions", given, **SIZES)
+    tables = given() | {"steering_targets": targets(), "labels": labels(*labelled)}
+    return ask("steering_interventions", tables, **SIZES)
 
 
 def test_means_and_explained_shares_are_those_of_numpy():
     random = np.random.default_rng(0)
-    results = random.integers(0, 40, 500)
+    digits = random.integers(-1, 9, 500)  # the digit 9 has no cells
     values = random.normal(size=(3, 500))
-    values[0] += results % 10
-    values[1] += results // 10 % 10
-    for place, (averages, cells, shares) in digit_means.by_digit(values, results).items():
-        size = digit_means.PLACES[place]
-        own = results >= 10 if place == "tens" else results >= 0
-        digits = results // size % 10
-        within = np.zeros(3)
-        for digit in range(10):
-            part = values[:, own & (digits == digit)]
-            assert cells[digit] == part.shape[1]
-            if cells[digit]:
-                np.testing.assert_allclose(averages[digit], part.mean(1))
-                within += np.square(part - part.mean(1, keepdims=True)).sum(1)
-        total = np.square(values[:, own] - values[:, own].mean(1, keepdims=True)).sum(1)
-        np.testing.assert_allclose(shares, 1 - within / total)
-        assert shares.argmax() == list(digit_means.PLACES).index(place)
+    values[1] += digits
+    averages, cells, shares = digit_means.by_digit(values, digits)
+    within = np.zeros(3)
+    for digit in range(10):
+        part = values[:, digits == digit]
+        assert cells[digit] == part.shape[1]
+        if cells[digit]:
+            np.testing.assert_allclose(averages[digit], part.mean(1))
+            within += np.square(part - part.mean(1, keepdims=True)).sum(1)
+    known = values[:, digits >= 0]
+    total = np.square(known - known.mean(1, keepdims=True)).sum(1)
+    np.testing.assert_allclose(shares, 1 - within / total)
+    assert shares.argmax() == 1
+    assert cells[9] == 0
+    assert not averages[9].any()
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A store's attributes and columns."""
+
+    attributes: dict[str, str]
+    columns: dict[str, np.ndarray]
+
+
+@pytest.mark.parametrize("operator", ["add", "subtract", "multiply"])
+@pytest.mark.parametrize("asked", ["results", "first", "chunks"])
+def test_digits_of_cells_are_those_of_their_text(operator: str, asked: str):
+    op1, op2 = np.indices((30, 30))
+    results = {"add": op1 + op2, "subtract": op1 - op2, "multiply": op1 * op2}[operator]
+    results = np.where(results < 100, results, -1)
+    attributes = {"operator": operator}
+    if asked != "results":
+        tokens = [str(n)[0] if asked == "first" else str(n) for n in range(99)]
+        attributes["asked"] = ",".join([*tokens, "-1"])  # no answer to 99
+    digits = digit_means.digits_of(Grid(attributes, {"result": results}))
+    places = {"results": ["ones", "tens"], "first": ["asked"], "chunks": []}[asked]
+    if operator != "multiply" and places:
+        places.append("carry")
+    assert list(digits) == places
+    for every in digits.values():
+        assert set(every[results < 0]) <= {-1}
+    for a, b in np.argwhere(results >= 0):
+        result, text = results[a, b], str(results[a, b])
+        columns = a % 10, b % 10
+        expected = {
+            "ones": int(text[-1]),
+            "tens": int(text[-2]) if len(text) > 1 else -1,
+            "asked": int(text[0]) if result != 99 else -1,
+            "carry": int(sum(columns) > 9 if operator == "add" else columns[0] < columns[1]),
+        }
+        for place, every in digits.items():
+            assert every[a, b] == expected[place]
 
 
 def test_each_prompt_has_its_own_digit_and_other_digits_as_targets():
     table = targets()
     assert set(table["pair"]) == {0, 1, 2}
-    assert table.filter(pair=0)["place"].unique().to_list() == ["ones"]
+    assert set(table.filter(pair=0)["place"]) == {"ones", "carry"}
     own, others = table.filter(draw=0), table.filter(pl.col("draw") > 0)
     assert (own["source"] == own["target"]).all()
     assert (others["source"] != others["target"]).all()
-    assert others.group_by("pair", "place").n_unique()["target"].to_list() == [2] * 5
+    digits = others.filter(pl.col("place") != "carry").group_by("pair", "place")
+    assert digits.n_unique()["target"].to_list() == [2] * 5
     assert table.filter(pair=1, place="tens", draw=0)["source"].item() == 4
+    # 7 with a carry is 17, 42 without one is 32, and 109 is not among the model's numbers
+    carry = table.filter(place="carry").select("pair", "draw", "source", "target", "wanted")
+    assert carry.rows() == [
+        (0, 0, 0, 0, 17), (0, 1, 0, 1, 27), (1, 0, 1, 1, 52), (1, 1, 1, 0, 42), (2, 0, 0, 0, 109)
+    ]  # fmt: skip
     # a model whose numbers end at 45 cannot answer 92
-    few = {"digit_means": means(), "pairs": pairs(), "numbers": numbers().head(46)}
+    few = given() | {"numbers": numbers().head(46)}
     table = ask("steering_targets", few, **DRAWS | {"steering_draws": 9})
     assert set(table["pair"]) == {0, 1}
     tens = table.filter(pl.col("draw") > 0, pair=1, place="tens")["target"]
     assert sorted(tens) == [1, 2, 3]  # 02 has no tens
 
 
+def test_a_model_that_predicts_one_digit_is_steered_to_digits_and_carries():
+    """The model predicts the first digit. Its pairs are 82 - 15, 85 - 12 and 12 - 9."""
+    columns = {
+        "op1": [82, 85, 12],
+        "op2": [15, 12, 9],
+        "result": [67, 73, 3],
+        "answer_token": [16, 17, 13],
+    }
+    own = frame(subject="s", operator="subtract", pair=range(3), split="evaluation", **columns)
+    prompts = pl.DataFrame({"operator": "subtract", "result": range(100)})
+    first = pl.col("result").cast(pl.String).str.head(1).cast(pl.Int32)
+    tables = {
+        "digit_means": means(("subtract",)).filter(pl.col("place") != "tens"),
+        "pairs": own,
+        "numbers": numbers().head(10),
+        "prompts": prompts.with_columns(answer_token=first + 10),
+    }
+    asked = pl.col("place").replace("ones", "asked")
+    tables["digit_means"] = tables["digit_means"].with_columns(place=asked)
+    table = ask("steering_targets", tables, **DRAWS | {"steering_draws": 9})
+    digits = table.filter(place="asked")
+    assert digits.group_by("pair").len()["len"].to_list() == [10] * 3
+    assert (digits["wanted"] == digits["target"] + 10).all()
+    # 67 without its borrow is 77, 73 with one is 63, 3 without one is 13
+    carry = table.filter(place="carry", draw=1).select("pair", "source", "target", "wanted")
+    assert carry.rows() == [(0, 1, 0, 17), (1, 0, 1, 16), (2, 1, 0, 11)]
+
+
 def test_arms_have_the_neurons_that_the_digit_explains_best():
     table = planned((1, 1), (2, 0), (2, 2))
     every = {(1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (2, 2)}
-    for arm, count, expected in [
-        ("separating", 2, {(1, 2), (2, 0)}),
-        ("separating", 4, {(1, 2), (2, 0), (2, 1), (1, 1)}),
-        ("labelled", 2, {(2, 0), (1, 1)}),
-        ("labelled", 3, {(2, 0), (1, 1), (2, 2)}),
-        ("all", 6, every),
+    digits, carry = pl.col("place") != "carry", pl.col("place") == "carry"
+    for arm, count, places, expected in [
+        ("separating", 2, digits, {(1, 2), (2, 0)}),
+        ("separating", 4, digits, {(1, 2), (2, 0), (2, 1), (1, 1)}),
+        ("separating", 2, carry, {(1, 2), (2, 0)}),
+        ("labelled", 2, digits, {(2, 0), (1, 1)}),
+        ("labelled", 3, digits, {(2, 0), (1, 1), (2, 2)}),
+        ("labelled", 1, carry, {(1, 1)}),
+        ("all", 6, digits, every),
     ]:
-        rows = table.filter(arm=arm, neurons=count)
-        assert rows["intervention"].n_unique() == 2 * 3
+        rows = table.filter(places, arm=arm, neurons=count)
+        assert rows["intervention"].n_unique() == rows.select("place", "draw").n_unique()
+        assert rows.select("place", "draw").n_unique() == (2 if places is carry else 6)
         for _, patches in rows.group_by("intervention"):
             units = patches.explode("units").select("layer", "units").rows()
             assert sorted(units) == sorted(expected), arm
     random = table.filter(arm="random").explode("units")
-    assert sorted(random.group_by("intervention").len()["len"]) == [2] * 6 + [4] * 6
-    assert table["intervention"].n_unique() == 7 * 2 * 3
+    assert sorted(random.group_by("intervention").len()["len"]) == [2] * 8 + [4] * 8
+    assert table.filter(digits)["intervention"].n_unique() == 7 * 2 * 3
+    assert table.filter(carry)["intervention"].n_unique() == 6 * 2
     row = table.filter(arm="all", place="tens", draw=2, layer=2).row(0, named=True)
     assert row["given"] == "tens 2 layer 2"
 
@@ -123,7 +212,7 @@ def test_arms_have_the_neurons_that_the_digit_explains_best():
 def test_a_pair_is_set_to_the_means_of_its_own_target():
     table = targets().with_columns(operator=pl.lit("add"), row="pair")
     arrays = dict(steering_given.values(table, means(), 4))
-    assert len(arrays) == 2 * 3 * 2
+    assert len(arrays) == (3 + 3 + 2) * 2
     for row in table.iter_rows(named=True):
         array = arrays[f"{row['place']} {row['draw']} layer 2"]
         assert array.shape == (4, 3)
@@ -132,25 +221,36 @@ def test_a_pair_is_set_to_the_means_of_its_own_target():
         )
 
 
+def swapped(size: int) -> pl.Expr:
+    """Return the wanted number with another digit at a place."""
+    number = pl.col("wanted") - 10
+    return pl.when(number // size % 10 < 9).then(number + size).otherwise(number - size)
+
+
 @pytest.mark.parametrize("answers", ["target", "source", "digit"])
 def test_rates_are_of_predictions_that_follow(answers: str):
     """Predictions are the wanted number, the result, or another number with the target digit."""
     interventions, wanted = planned((1, 1), (2, 0), (2, 2)), targets()
     steered = interventions.unique("intervention").select("intervention", "place", "draw")
     runs = steered.join(wanted, on=["place", "draw"]).join(pairs(), on="pair")
-    size = pl.when(pl.col("place") == "ones").then(1).otherwise(10)
-    number = pl.col("result") + (pl.col("target") - pl.col("source")) * size
-    if answers == "source":
-        number = pl.col("result")
-    if answers == "digit":  # another digit at the other place
-        other = pl.when(size == 1).then(10).otherwise(1)
-        number = pl.when(number // other % 10 < 9).then(number + other).otherwise(number - other)
+    number = {
+        "target": pl.col("wanted") - 10,
+        "source": pl.col("result"),
+        # the target digit, but another digit at the other place
+        "digit": pl.when(pl.col("place") == "ones").then(swapped(10)).otherwise(swapped(1)),
+    }[answers]
     runs = runs.select("intervention", "pair", predicted=number + 10)
     runs = runs.with_columns(experiment=pl.lit("steering"))
-    given = {"runs": runs, "steering_interventions": interventions, "steering_targets": wanted}
-    given |= {"pairs": pairs(), "numbers": numbers()}
-    given["bootstrap_weights"] = ask("bootstrap_weights", {"pairs": pairs()}, replicates=20)
-    table = ask("steering", given)
+    tables = given() | {"runs": runs, "steering_targets": wanted}
+    tables["steering_interventions"] = interventions
+    tables["bootstrap_weights"] = ask("bootstrap_weights", {"pairs": pairs()}, replicates=20)
+    whole = ask("steering", tables)
+    assert len(whole) == (7 * 2 + 6) * 2
+    assert set(whole.filter(place="carry")["digit_follows"]) == {None}
+    carry = whole.filter(place="carry", target="other")
+    assert set(carry["follows"]) == {int(answers == "target")}
+    assert set(carry["runs"]) == {2}
+    table = whole.filter(pl.col("place") != "carry")
     assert len(table) == 7 * 2 * 2
     assert table["runs"].sum() == 7 * 3 * (3 + 2)
     other = table.filter(target="other")
