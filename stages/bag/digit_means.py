@@ -81,12 +81,12 @@ def digits_of(store: LayerStore) -> dict[str, np.ndarray]:
 
     A model whose predicted token stands for a number above 9 has no places.
     """
-    results, asked = store.columns["result"], answer_tokens.numbers(store)
-    if asked is None:
+    results, numbers = store.columns["result"], answer_tokens.numbers(store)
+    if numbers is None:
         tens = np.where(results >= 10, results // 10 % 10, -1)
         digits = {"ones": results % 10, "tens": tens}
-    elif asked.max() < 10:
-        digits = {"asked": asked[np.minimum(results, len(asked) - 1)]}
+    elif numbers.max() < 10:
+        digits = {"asked": numbers[np.minimum(results, len(numbers) - 1)]}
     else:
         return {}
     carry = CARRIES.get(store.attributes["operator"])

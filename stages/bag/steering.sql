@@ -1,6 +1,6 @@
 -- How often the prediction follows when late neurons are set to their mean activation over cells
--- whose result has another digit at one place, or that carry where the prompt does not. All prompts are ones that the whole model
--- answers correctly.
+-- whose result has another digit at one place, or that carry where the prompt does not. The whole
+-- model answers all prompts correctly.
 --
 -- subject        VARCHAR  the model
 -- operator       VARCHAR  add, subtract, multiply or divide
@@ -14,10 +14,10 @@
 --                         nothing)
 -- neurons        INTEGER  number of patched neurons
 -- runs           BIGINT   number of steered prompts, over all draws
--- follows        DOUBLE   share of runs that predict what follows from the target, 0 to 1: the result
---                         with the target digit in the place of its own and all other digits
---                         unchanged; for carry the result that is 10 larger or smaller. A model
---                         that predicts one digit must predict the digit of this result
+-- follows        DOUBLE   share of runs that predict what follows from the target, 0 to 1: the
+--                         result with the target digit in the place of its own and all other
+--                         digits unchanged; for carry the result that is 10 larger or smaller. A
+--                         model that predicts one digit must predict the digit of this result
 -- ci_low         DOUBLE   lower end of the bootstrap interval of follows, over seeds and prompts
 -- ci_high        DOUBLE   upper end of the bootstrap interval of follows
 -- digit_follows  DOUBLE   share of runs whose prediction has the target digit at the place and any

@@ -42,9 +42,11 @@ def steering(tables: Tables, subject: str) -> Figure:
             if rows.is_empty():
                 drawing.absent(axis, _reason(tables, operator, place))
         column[-1].set_xlabel("patched neurons")
-    ticks = [10, 100, 1000]
+    counts = table["neurons"].to_list() or [10, 1000]
+    ticks = [10**power for power in range(7) if min(counts) / 2 < 10**power < 2 * max(counts)]
     axes[0, 0].set(xscale="log", ylim=(-0.03, 1.05))
-    axes[0, 0].set_xticks(ticks, ticks)
+    axes[0, 0].set_xlim(min(counts) / 2, 2 * max(counts))
+    axes[0, 0].set_xticks(ticks, [f"{tick:,}" for tick in ticks])
     axes[0, 0].minorticks_off()
     for axis, place in zip(axes[:, 0], places, strict=True):
         axis.set_ylabel(f"share that follows,\n{PLACES[place]}")
@@ -54,8 +56,8 @@ def steering(tables: Tables, subject: str) -> Figure:
 
 def places_of(table: pl.DataFrame) -> list[str]:
     """Return the places in a table, in the order of rows; those of whole results if it is empty."""
-    found = {*table["place"]} or {"ones", "tens", "carry"}
-    return [place for place in PLACES if place in found]
+    present = {*table["place"]} or {"ones", "tens", "carry"}
+    return [place for place in PLACES if place in present]
 
 
 def _arms(axis: Axes, rows: pl.DataFrame) -> None:

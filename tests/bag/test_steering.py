@@ -102,17 +102,17 @@ class Grid:
 
 
 @pytest.mark.parametrize("operator", ["add", "subtract", "multiply"])
-@pytest.mark.parametrize("asked", ["results", "first", "chunks"])
-def test_digits_of_cells_are_those_of_their_text(operator: str, asked: str):
+@pytest.mark.parametrize("predicts", ["results", "first", "chunks"])
+def test_digits_of_cells_are_those_of_their_text(operator: str, predicts: str):
     op1, op2 = np.indices((30, 30))
     results = {"add": op1 + op2, "subtract": op1 - op2, "multiply": op1 * op2}[operator]
     results = np.where(results < 100, results, -1)
     attributes = {"operator": operator}
-    if asked != "results":
-        tokens = [str(n)[0] if asked == "first" else str(n) for n in range(99)]
+    if predicts != "results":
+        tokens = [str(n)[0] if predicts == "first" else str(n) for n in range(99)]
         attributes["asked"] = ",".join([*tokens, "-1"])  # no answer to 99
     digits = digit_means.digits_of(Grid(attributes, {"result": results}))
-    places = {"results": ["ones", "tens"], "first": ["asked"], "chunks": []}[asked]
+    places = {"results": ["ones", "tens"], "first": ["asked"], "chunks": []}[predicts]
     if operator != "multiply" and places:
         places.append("carry")
     assert list(digits) == places
@@ -171,8 +171,8 @@ def test_a_model_that_predicts_one_digit_is_steered_to_digits_and_carries():
         "numbers": numbers().head(10),
         "prompts": prompts.with_columns(answer_token=first + 10),
     }
-    asked = pl.col("place").replace("ones", "asked")
-    tables["digit_means"] = tables["digit_means"].with_columns(place=asked)
+    place = pl.col("place").replace("ones", "asked")
+    tables["digit_means"] = tables["digit_means"].with_columns(place=place)
     table = ask("steering_targets", tables, **DRAWS | {"steering_draws": 9})
     digits = table.filter(place="asked")
     assert digits.group_by("pair").len()["len"].to_list() == [10] * 3
