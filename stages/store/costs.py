@@ -295,10 +295,16 @@ class Costs:
         return min(neurons, self.a.neurons) * layers * each
 
     def steering(self, sizes: Sizes) -> int:
-        """Return the number of runs with late neurons at their means for a digit."""
-        settings = self.params["steering"]
-        arms = 3 * len(settings["steered_neurons"]) + 1
-        return 2 * arms * (1 + settings["steering_draws"]) * self.pairs(sizes)
+        """Return the number of runs with late neurons at their means for a digit or a carry."""
+        arms = 3 * len(self.params["steering"]["steered_neurons"]) + 1
+        carrying = len({"add", "subtract"} & {*self.settings.operators}) / self.operators
+        draws = self._steered_digits() + 2 * carrying  # the prompt's own carry, and the other one
+        return round(arms * draws * self.pairs(sizes))
+
+    def _steered_digits(self) -> int:
+        """Return how many digits a prompt is steered to, over all places."""
+        places = 2 if self.settings.answer_token is None else 1
+        return places * (1 + self.params["steering"]["steering_draws"])
 
     def prompt_knockouts(self, sizes: Sizes) -> int:
         """Return the number of runs with neurons ablated that are selected for each prompt."""
@@ -511,7 +517,7 @@ class Costs:
         maps = self.late * self.a.neurons * self.operators
         cpu = QUERY + DIGITS * maps * self.cells
         yield CostRow(("bag/digit_means",), maps, "maps", cpu, ARRAYS + 800 * self.cells)
-        draws = 2 * (1 + self.params["steering"]["steering_draws"])
+        draws = self._steered_digits() + 2
         disk = 4 * draws * self.pairs(sizes) * self.late * self.a.neurons
         yield CostRow(
             ("bag/steering_given",), draws, "arrays", STARTED, LIBRARIES + disk / draws, disk
