@@ -54,7 +54,7 @@ def main(name: str) -> None:
     for store in subject.activation_stores():
         discovery = discovery_cells(database, store)
         digits = {place: every[discovery] for place, every in digits_of(store).items()}
-        for layer in sorted(set(late) & set(store.layers)):
+        for layer in sorted(set(late) & set(store.layers)) if digits else ():
             frames += averaged(store, layer, discovery, digits)
     table = pl.concat(frames).with_columns(subject=pl.lit(name))
     keys = ["operator", "place", "layer", "digit"]
@@ -103,9 +103,8 @@ def averaged(
 
     discovery: (op1, op2) bool; digits: place -> the digit of each discovery cell.
     """
-    neurons = store.axes["neuron"] if digits else 0
     blocks = []
-    for first in range(0, neurons, AT_ONCE):
+    for first in range(0, store.axes["neuron"], AT_ONCE):
         values = widen(store.read(layer, slice(first, first + AT_ONCE), slice(None)))
         values = values[:, discovery].astype(np.float64)
         blocks.append({place: by_digit(values, own) for place, own in digits.items()})

@@ -9,9 +9,9 @@
 --                         carry into the tens, or the borrow from them)
 -- arm            VARCHAR  patched neurons, as in steering_interventions: labelled, separating,
 --                         random or all
--- target         VARCHAR  digit whose mean activations are set: other (random digits other than the
---                         result's) or own (that of the result, the control that should change
---                         nothing)
+-- target         VARCHAR  which mean activations are set: other (those of random digits other than
+--                         the result's, or of the opposite carry) or own (those of the result's
+--                         digit or carry, the control that should change nothing)
 -- neurons        INTEGER  number of patched neurons
 -- runs           BIGINT   number of steered prompts, over all draws
 -- follows        DOUBLE   share of runs that predict what follows from the target, 0 to 1: the

@@ -179,9 +179,9 @@ def theories(tables: Tables, subject: str) -> Figure:
         f"{subject}: three theories of the late neurons with equal numbers of parameters; "
         "dotted: fits to relabelled operands"
     )
-    figure, axes = _theory_panels(tables["pairs_found"], table, MEASURES, title, _neuron_curves)
-    for axis in axes[-1]:
-        axis.set_xlabel("parameters per neuron")
+    figure, axes = _theory_panels(
+        tables["pairs_found"], table, MEASURES, title, "parameters per neuron", _neuron_curves
+    )
     budgets = table["parameters"].filter(table["parameters"] > 0).unique().sort().to_list() or [1]
     axes[0, 0].set_xticks(budgets, budgets)
     axes[0, 0].minorticks_off()
@@ -194,12 +194,13 @@ def _theory_panels(
     table: pl.DataFrame,
     measures: dict[str, str],
     title: str,
+    size: str,
     draw: Callable[[Axes, pl.DataFrame], None],
 ) -> tuple[Figure, np.ndarray]:
     """Return a figure of theories of neurons, with a row for each measure, and its axes.
 
-    table: as `theories`; measures: what is measured -> the row's label; draw: draws the rows of a
-    panel that have a value.
+    table: as `theories`; measures: what is measured -> the row's label; size: label of the x axis;
+    draw: draws the rows of a panel that have a value.
     """
     figure, axes, panels = drawing.operator_panels(
         len(measures), pairs_found, title, (1.9, 1.6), sharex=True, sharey=True
@@ -213,6 +214,7 @@ def _theory_panels(
             if part.is_empty():
                 undefined = ALWAYS if measure == "accuracy" else CONSTANT
                 drawing.absent(axis, why if rows.is_empty() else undefined)
+        column[-1].set_xlabel(size)
     axes[0, 0].set_xscale("log", base=2)
     _label_rows(axes, list(measures.values()))
     return figure, axes
@@ -246,9 +248,9 @@ def explained_by_bits(tables: Tables, subject: str) -> Figure:
         "length; hollow: controls"
     )
     of_terms = table.filter(pl.col("bits") > 0)  # the neurons' means alone take none
-    figure, axes = _theory_panels(tables["pairs_found"], of_terms, EXPLAINED, title, _lengths)
-    for axis in axes[-1]:
-        axis.set_xlabel("bits per neuron")
+    figure, axes = _theory_panels(
+        tables["pairs_found"], of_terms, EXPLAINED, title, "bits per neuron", _lengths
+    )
     bits = of_terms["bits"].to_list() or [1]
     axes[0, 0].set_xlim(min(bits) / 1.3, max(bits) * 1.3)
     axes[0, 0].xaxis.set_major_formatter("{x:g}")

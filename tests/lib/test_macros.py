@@ -322,7 +322,7 @@ def test_a_lazy_table_is_narrowed_by_a_macro(tmp_path: Path):
     )
     query = (
         "select layer, neuron, avg(activation) from activations join neuron_rankings() using "
-        "(operator, layer, neuron) where place = 1 group by all"
+        "(operator, layer, neuron) where rank = 1 group by all"
     )
     assert both.sql(query).fetchall() == [(1, 4, 4 * 16 + 7.5 + 1)]
     assert both.lazy["activations"].reads.total() == 1

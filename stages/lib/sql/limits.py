@@ -68,9 +68,8 @@ def _folder(process: int) -> Path:
     _remove_abandoned()
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     with suppress(OSError):  # a file system without locks: nothing tells when the owner has ended
-        owner = os.open(
-            folder / "new", os.O_CREAT | os.O_RDWR, 0o600
-        )  # open until the process ends
+        # The file stays open, and so locked, until the process ends.
+        owner = os.open(folder / "new", os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(owner, fcntl.LOCK_EX)
         (folder / "new").rename(folder / OWNER)
 
