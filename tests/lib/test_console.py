@@ -35,6 +35,16 @@ def bag(folder: Path, *arguments: str, **options) -> subprocess.CompletedProcess
     return run_in(folder, "bag", *arguments, **options)
 
 
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_help_imports_no_library(option: str):
+    """Each takes a tenth of a second or more to import, which is long for a page of help."""
+    done = run_in(ROOT, sys.executable, "-X", "importtime", "-m", "stages.lib.console.bag", option)
+    assert "bag" in done.stdout
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "argparse" in imported
+    assert not imported & {"numpy", "polars", "duckdb", "h5py", "pyarrow", "torch", "pydantic"}
+
+
 def test_a_query_prints_a_table(micro: Path):
     printed = bag(micro, QUERY).stdout
     assert re.search(r"multiply +│ +\d+", printed)

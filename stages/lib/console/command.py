@@ -16,10 +16,10 @@ from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points, version
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
+PROJECT = Path(__file__).parents[3]  # the folder of `stages`
 COMMANDS = ("query", "tables", "status", "plot", "shell", "verify", "completion")
 RENAMED_COMMANDS = {"made": "status"}
 # commands that go on after Ctrl-C, or whose library starts processes
@@ -114,13 +114,10 @@ def module(name: str) -> ModuleType:
 
 def summary(name: str) -> str:
     """Return a command's line in the help, from its module, which is not imported."""
-    try:
-        spec = find_spec(name)
-    except ModuleNotFoundError:  # registered by another version of this project
-        spec = None
-    if not spec or not spec.origin:
+    file = PROJECT / f"{name.replace('.', '/')}.py"
+    if not file.exists():  # registered by another version of this project
         return ""
-    docstring = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
+    docstring = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
     line = docstring.partition("\n")[0].rpartition("`: ")[2].rstrip(".")
     return line[:1].lower() + line[1:]
 
