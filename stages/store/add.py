@@ -14,7 +14,7 @@ from stages.lib.core.settings import ParamsError, check, place, read
 from stages.lib.core.vocabulary import CHAPTERS
 from stages.lib.entries import inserted
 from stages.lib.subject import SECTIONS, Name, Subjects, SubjectSettings
-from stages.store.check import checked, parsed, source_kind
+from stages.store.check_options import parsed
 
 PARAMS = Path("params.yaml")
 MODELS = Path("stages/subjects/params.yaml")
@@ -25,15 +25,18 @@ MAKERS = ("train", "finetune", "hub", "gguf")
 def main(arguments: list[str]) -> None:
     options = parsed("add", arguments)
     refuse(options.name)
+    from stages.store.description import checked, source_kind  # only here: torch is slow to import
+
     report = checked(options)
     print("\n".join(report.lines))
     if report.problems:
         problems = [f"But: {problem}" for problem in report.problems]
         raise SystemExit("\n".join([*problems, "bag add: nothing was added"]))
     settings, files = report.settings, {}
-    if source_kind(options.source) != "folder":
+    kind = source_kind(options.source)
+    if kind != "folder":
         settings = settings.model_copy(update={"source": f"data/models/{options.name}"})
-        section, line = _made_from(options)
+        section, line = _made_from(options, kind)
         files[MODELS] = inserted(MODELS, {section: [line]})
     added = {report.section: entry(options.name, settings, report.section)}
     sizes = report.sizes.model_dump(exclude_defaults=True)
@@ -48,9 +51,9 @@ def main(arguments: list[str]) -> None:
     print(f"Its activations: {dump}; all chapters: make study")
 
 
-def _made_from(options: argparse.Namespace) -> tuple[str, str]:
+def _made_from(options: argparse.Namespace, kind: str) -> tuple[str, str]:
     """Return the section whose stage writes the model's folder, and the line to add to it."""
-    if source_kind(options.source) == "gguf":
+    if kind == "gguf":
         file = json.dumps(options.source, ensure_ascii=False)
         return "gguf", f"  {options.name}: {{file: {file}}}"
     model = hub.fixed(options.source)

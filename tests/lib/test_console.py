@@ -35,11 +35,12 @@ def bag(folder: Path, *arguments: str, **options) -> subprocess.CompletedProcess
     return run_in(folder, "bag", *arguments, **options)
 
 
-@pytest.mark.parametrize("option", ["--help", "--version"])
-def test_help_imports_no_library(option: str):
-    """Each takes a tenth of a second or more to import, which is long for a page of help."""
-    done = run_in(ROOT, sys.executable, "-X", "importtime", "-m", "stages.lib.console.bag", option)
-    assert "bag" in done.stdout
+@pytest.mark.parametrize("words", ["--help", "--version", "check --help", "completion tables"])
+def test_help_and_completion_import_no_library(words: str):
+    """Each takes a tenth of a second or more to import, torch seconds."""
+    bag_command = (sys.executable, "-X", "importtime", "-m", "stages.lib.console.bag")
+    done = run_in(ROOT, *bag_command, *words.split())
+    assert done.stdout
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "argparse" in imported
     assert not imported & {"numpy", "polars", "duckdb", "h5py", "pyarrow", "torch", "pydantic"}

@@ -15,7 +15,7 @@ from stages.lib.model import tokenizer as tokenizers
 from stages.lib.model.folder import ModelError
 from stages.lib.subject import Sizes, SubjectSettings, load_sizes, load_subject
 from stages.settings import Params
-from stages.store import add, budget, check
+from stages.store import add, budget, check, check_options, description
 from stages.store.costs import NULLS, NULLS_CELL, Costs
 from stages.store.rates import Rates, layer_products
 from tests import families, vocabularies
@@ -338,7 +338,7 @@ def test_a_description_that_takes_long_is_ended(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture,
 ):
-    monkeypatch.setattr(check, "LONGEST", 0.001)
+    monkeypatch.setattr(description, "LONGEST", 0.001)
     status, text = output(capsys, "models/mine")
     assert status == 1
     assert "But: models/mine: describing it takes more than 0.001 s of CPU time" in text
@@ -607,9 +607,9 @@ def test_a_model_of_the_hub_is_added_to_both_files_or_to_none(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ):
     chapter, params = Path("stages/subjects/params.yaml"), Path("params.yaml")
-    options = check.parser("add").parse_args(["mine", "models/mine", "--store-only"])
-    report = check.checked(options)
-    monkeypatch.setattr(add, "checked", lambda options: report)
+    options = check_options.parser("add").parse_args(["mine", "models/mine", "--store-only"])
+    report = description.checked(options)
+    monkeypatch.setattr(description, "checked", lambda options: report)
     whole, before = params.read_text(), chapter.read_text()
     params.write_text(whole.replace("stored: &stored {}", "stored: &stored {other: *abacus}"))
     with pytest.raises(ParamsError, match="no section `stored:` with a line for each entry"):

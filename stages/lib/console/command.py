@@ -147,9 +147,6 @@ def _run_own(name: str, arguments: list[str]) -> None:
     )
     command.add_arguments(options)
     parsed = options.parse_args(arguments)
-    # only here: DuckDB and Polars take half a second to import, and help needs neither
-    from stages.lib.console.common import ANY, sentence
-
     if name != "shell":
         # Ctrl-C ends bag at once, even within a query; see bag.py. Libraries that
         # the command imports handle it otherwise
@@ -157,7 +154,12 @@ def _run_own(name: str, arguments: list[str]) -> None:
     try:
         command.run(parsed)
         sys.stdout.flush()  # a full disk raises now, and not at exit
-    except (*ANY, OSError) as error:
+    except Exception as error:
+        # only here: DuckDB and Polars take a second to import, and the names of tables need neither
+        from stages.lib.console.common import ANY, sentence
+
+        if not isinstance(error, (*ANY, OSError)):
+            raise
         _drop_output()
         raise SystemExit(f"bag: {sentence(error)}") from None
 
