@@ -1,10 +1,7 @@
 """`bag check SOURCE`: report in seconds what the pipeline will do with a model before it is added.
 
-    bag check models/llama-3.1-8b
-    bag check org/name@0123456789abcdef0123456789abcdef01234567 --template "Q: {op1}{symbol}{op2}="
-
-Sizes and parts come from config.json alone. Only a model with small weights is loaded, compared
-with plain forward passes and timed; `--measure` does that with a model of any size.
+bag check models/llama-3.1-8b
+bag check org/name@0123456789abcdef0123456789abcdef01234567 --template "Q: {op1}{symbol}{op2}="
 """
 
 from stages.store.check_options import parsed
