@@ -409,6 +409,23 @@ def test_an_edited_file_is_not_overwritten(small: Path, shared: tuple[Path, Path
     assert others == {**whole, name: "mine\n"}
 
 
+def test_what_was_tampered_with_is_reported_beside_edited_files(
+    shared: tuple[Path, Path], capfd: pytest.CaptureFixture
+):
+    store, _ = shared
+    without_a_file(store)
+    page = Path("reports/index.html")
+    page.parent.mkdir(exist_ok=True)
+    page.write_text("mine")
+    problem = (
+        r"has 1 output damaged or tampered with; .* 1 output \(reports/index.html\) with changes"
+    )
+    with pytest.raises(SystemExit, match=problem):
+        sharing.pull(Repo())
+    assert f"refused {FOLDER}: " in capfd.readouterr().err
+    assert page.read_text() == "mine"
+
+
 def test_one_file_is_pulled_and_what_the_remote_lacks_is_said(shared: tuple[Path, Path]):
     store, clone = shared
     assert sharing.pull(Repo(), path=f"{FOLDER}/deeper/c.h5") == ["pulled: 1 output"]
@@ -420,7 +437,7 @@ def test_one_file_is_pulled_and_what_the_remote_lacks_is_said(shared: tuple[Path
     with pytest.raises(SystemExit, match="no stage writes 'data/x'"):
         sharing.pull(Repo(), path="data/x")
     shutil.rmtree(store)
-    problem = r"the remote lacks all of 1 output \(reports/index.html\)"
+    problem = r"the remote has none of 1 output \(reports/index.html\)"
     with pytest.raises(SystemExit, match=problem):
         sharing.pull(Repo(), path="reports")
 

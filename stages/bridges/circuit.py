@@ -4,15 +4,15 @@ import argparse
 from pathlib import Path
 
 from stages.bridges.mib import RANKINGS, CircuitError, areas, circuit_graph, write_graph
-from stages.lib.console.common import add_data
+from stages.lib.console.common import add_data, folder, opened
 from stages.lib.core.vocabulary import OPERATORS
-from stages.lib.sql.database import ERRORS, Database, connect, sentence
+from stages.lib.sql.database import ERRORS, Database, sentence
 
 
 def main(arguments: list[str]) -> None:
     options = _parser().parse_args(arguments)
     try:
-        with connect(options.data) as bag:
+        with opened(folder(options.data)) as bag:
             graph = circuit_graph(
                 bag,
                 options.subject,
@@ -22,19 +22,21 @@ def main(arguments: list[str]) -> None:
                 options.parallel,
             )
             write_graph(graph, options.file)
-            print("\n".join(_report(bag, options)))
+            heads = sum(node["in_graph"] for node in graph["nodes"].values() if "score" in node)
+            print(f"Wrote {options.file}: a circuit of nodes, {heads} heads and all MLPs.")
+            print("\n".join(_scores(bag, options)))
     except (*ERRORS, CircuitError, OSError) as error:
         raise SystemExit(f"bag circuit: {sentence(error)}") from None
 
 
-def _report(bag: Database, options: argparse.Namespace) -> list[str]:
-    """Return lines about the file and the scores of its ranking."""
-    rows = areas(bag, options.subject).filter(
-        level="head",
-        operator=options.operator,
-        circuit=options.ranking,
-    )
-    lines = [f"{options.file} is written: a circuit of nodes, with all MLPs."]
+def _scores(bag: Database, options: argparse.Namespace) -> list[str]:
+    """Return lines about the scores of the ranking; they need tables that the file does not."""
+    try:
+        table = areas(bag, options.subject)
+    except ERRORS as error:
+        return [f"CPR and CMD are unknown. {sentence(error)}"]
+    rows = table.filter(level="head", operator=options.operator, circuit=options.ranking)
+    lines = []
     for row in rows.iter_rows(named=True):
         if row["cpr"] is None:
             lines.append("CPR and CMD are unknown: a circuit's faithfulness is undefined")
@@ -52,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("subject", help="the model")
     parser.add_argument("operator", choices=OPERATORS, help="operator of the circuit")
-    parser.add_argument("file", type=Path, help="file to write")
+    parser.add_argument("file", type=Path, help="JSON file to write")
     parser.add_argument(
         "--heads",
         type=int,

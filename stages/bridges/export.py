@@ -5,20 +5,19 @@ from pathlib import Path
 
 from stages.bridges.dataset import ROWS, DatasetError, to_dataset
 from stages.lib.console.common import add_data, add_parameters
-from stages.lib.console.values import parameters
-from stages.lib.sql.database import ERRORS, connect, sentence
+from stages.lib.console.query import opened_query
+from stages.lib.sql.database import ERRORS, sentence
 
 
 def main(arguments: list[str]) -> None:
     options = _parser().parse_args(arguments)
     try:
-        with connect(options.data) as bag:
-            query = _text(options.query)
-            values = parameters(options.parameter)
-            folder = to_dataset(bag, query, options.folder, values, options.rows)
+        query = opened_query(options.query, options.parameter, options.data)
+        with query.database as bag:
+            folder = to_dataset(bag, query.text, options.folder, query.values, options.rows)
     except (*ERRORS, DatasetError, OSError) as error:
         raise SystemExit(f"bag export: {sentence(error)}") from None
-    print(f"{folder} is written; datasets.load_dataset({str(folder)!r}) reads it.")
+    print(f"Wrote {folder}; datasets.load_dataset({str(folder)!r}) reads it.")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -27,7 +26,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Write a query's rows as Parquet files with a dataset card.",
         epilog="example: bag export \"from labels where subject = 'abacus'\" labels",
     )
-    parser.add_argument("query", help="a SELECT, or a .sql file")
+    parser.add_argument("query", help='a SELECT in quotes, a .sql file, or "-" for standard input')
     parser.add_argument("folder", type=Path, help="folder to write, absent or empty")
     add_parameters(parser)
     add_data(parser)
@@ -35,7 +34,7 @@ def _parser() -> argparse.ArgumentParser:
         "--rows",
         type=_count,
         default=ROWS,
-        help=f"rows of a file at most (default: {ROWS})",
+        help=f"maximum number of rows per Parquet file (default: {ROWS})",
     )
     return parser
 
@@ -44,7 +43,3 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows, 1 or more")
     return int(text)
-
-
-def _text(query: str) -> str:
-    return Path(query).read_text(encoding="utf-8") if query.endswith(".sql") else query

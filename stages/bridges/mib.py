@@ -20,6 +20,7 @@ import polars as pl
 
 from stages.lib.core.files import replacing
 from stages.lib.sql.database import Database
+from stages.lib.sql.missing import ways_to
 
 AREAS = Path(__file__).with_name("queries") / "areas.sql"
 RANKINGS = ("effect", "logit_effect")
@@ -61,8 +62,8 @@ def circuit_graph(
     circuit_heads. ranking: the score of a head, `effect` or `logit_effect`. parallel: whether a
     layer's MLP reads the same residual stream as its heads, as in GPT-J and Pythia.
 
-    Raises CircuitError if the tables lack the model or operator, if there are fewer heads, or if a
-    head has no finite effect.
+    Raises CircuitError if the tables lack the model, the operator or its circuit, if there are
+    fewer heads, or if a head has no finite effect.
     """
     if ranking not in RANKINGS:
         raise CircuitError(f"unknown ranking {ranking!r}; rankings: {', '.join(RANKINGS)}")
@@ -105,8 +106,8 @@ def _scores(bag: Database, keys: dict[str, str], ranking: str) -> dict[tuple[int
     if not len(rows):
         present = "from component_effects select distinct subject, operator order by all"
         known = [f"{subject} {operator}" for subject, operator in bag.sql(present).fetchall()]
-        problem = f"no effects of heads for {keys['subject']} {keys['operator']}"
-        raise CircuitError(f"{problem}; there are those for {', '.join(known) or 'no model'}")
+        problem = f"component_effects has no heads of {keys['subject']} {keys['operator']}"
+        raise CircuitError(f"{problem}; available: {', '.join(known) or 'no model'}")
     scores = {}
     for row in rows.iter_rows(named=True):
         score = row[ranking]
@@ -125,7 +126,12 @@ def _kept(
 ) -> set[tuple[int, int]]:
     """Return the heads of a circuit. Ties go to the earlier layer, then head, as in the tables."""
     if heads is None:
-        return set(bag.sql(CIRCUIT, **keys).fetchall())
+        circuit = set(bag.sql(CIRCUIT, **keys).fetchall())
+        if not circuit:  # the smallest circuit is never empty
+            problem = f"circuit_heads has no circuit of {keys['subject']} {keys['operator']}"
+            way_out = f"{ways_to('circuit_heads', keys['subject'])} Or name a size with --heads."
+            raise CircuitError(f"{problem}. {way_out}")
+        return circuit
     if not 0 <= heads <= len(scores):
         raise CircuitError(f"a circuit of {heads} heads; the model has 0 to {len(scores)}")
     return set(sorted(scores, key=lambda place: (-scores[place], place))[:heads])

@@ -1,6 +1,7 @@
 """Circuits as MIB's graphs, and CPR and CMD: a reference that MIB's own code computed."""
 
 import json
+import shutil
 from pathlib import Path
 
 import polars as pl
@@ -162,7 +163,7 @@ def test_a_parallel_mlp_reads_no_head_of_its_layer(bag: Database):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"operator": "divide"}, "no effects of heads for s divide; there are those for s add"),
+        ({"operator": "divide"}, "component_effects has no heads of s divide; available: s add"),
         ({"heads": 13}, "a circuit of 13 heads; the model has 0 to 12"),
         ({"ranking": "size"}, "unknown ranking 'size'; rankings: effect, logit_effect"),
         ({"ranking": "effect"}, "effect of head 0 of layer 0 is None; .* use the ranking logit"),
@@ -171,6 +172,31 @@ def test_a_parallel_mlp_reads_no_head_of_its_layer(bag: Database):
 def test_errors_name_the_value_and_what_is_allowed(bag: Database, options: dict, message: str):
     with pytest.raises(CircuitError, match=message):
         circuit_graph(bag, **{"subject": "s", "operator": "add", **options})
+
+
+def test_no_circuit_is_written_from_tables_that_lack_it(data: Path, tmp_path: Path):
+    """The smallest circuit is never empty: without rows, its stage has not run for the model."""
+    shutil.copytree(data, tmp_path / "data")
+    table = tmp_path / "data/s/circuit/circuit_heads.parquet"
+    write_table(pl.read_parquet(table).clear(), table)
+    file = tmp_path / "circuit.json"
+    stage = r"dvc repro stages/circuit/dvc.yaml:circuit_heads@s"
+    with pytest.raises(SystemExit, match=rf"no circuit of s add\. .*{stage}.* --heads"):
+        circuit.main(["s", "add", str(file), "--data", str(tmp_path / "data")])
+    assert not file.exists()
+
+
+def test_a_circuit_needs_no_table_of_its_scores(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+):
+    shutil.copytree(data, tmp_path / "data")
+    (tmp_path / "data/s/neurons/faithfulness.parquet").unlink()
+    file = tmp_path / "circuit.json"
+    circuit.main(["s", "add", str(file), "--data", str(tmp_path / "data")])
+    printed = capsys.readouterr().out
+    assert "4 heads and all MLPs" in printed
+    assert "CPR and CMD are unknown. There is no table faithfulness here." in printed
+    assert json.loads(file.read_text())["nodes"]["a0.h3"]["in_graph"]
 
 
 def test_the_command_writes_the_file_and_prints_the_scores(

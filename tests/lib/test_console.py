@@ -229,15 +229,20 @@ def test_the_shell_answers_and_survives_a_mistake(micro_copy: Path):
 def test_the_shell_has_commands(micro_copy: Path):
     typed = (
         "help\ntables pairs\n\\d pairs\nset layer 2\nset name = o'neill\nset\nselect $layer + 40 "
-        "as l, $name as n;\nset name\n\\nope\n\\q\nselect 7;"
+        "as l, $name as n;\nset name\nset layers 5\nselect $layer + 80;\nrows 0\nrows 3\ncsv\n"
+        "records\nfrom range(1000, 2000);\n\\nope\n\\q\nselect 7;"
     )
     printed = bag(micro_copy, "shell", input=typed).stdout
     assert "SQL over " in printed
-    assert "Commands: help, tables, set, exit." in printed
+    assert "Commands: help, tables, set, rows, exit." in printed
     assert "set NAME VALUE        fills $NAME" in printed
     assert len(re.findall(r"^pairs  ", printed, re.MULTILINE)) == 2
     assert '$layer = 2\n$name = "o\'neill"' in printed
     assert re.search(r"42 │ o'neill", printed)
+    assert re.search("│ +82 │", printed)  # although $layers, whose name it begins, is set, too
+    assert "'0' is not a number of rows" in printed
+    assert "1002" in printed
+    assert "1003" not in printed
     assert "unknown command \\nope" in printed
     assert "│ 7" not in printed.replace(" ", "")
 

@@ -111,7 +111,7 @@ def test_records_are_a_line_for_each_column(data: Path):
 def test_no_more_records_than_rows_are_asked_for(data: Path):
     text = on_terminal(data, "from range(5)", "--records", "--rows", "3", columns=80)
     assert re.findall(r"record (\d)", text.split("bag:")[0]) == ["1", "2", "3"]
-    assert "bag: only the first 3 records are printed; --rows says how many" in text
+    assert "bag: only the first 3 records are printed; --rows COUNT prints more" in text
     assert "bag:" not in on_terminal(data, "from range(5)", "--records", "--rows", "5", columns=80)
     assert on_terminal(data, "from range(0)", "--records", columns=80) == "0 rows\n"
 
@@ -121,7 +121,9 @@ def test_a_pipe_gets_every_column_and_is_told_of_missing_rows(data: Path):
     assert printed(whole.stdout) == NAMES
     assert whole.stderr == ""
     some = run_in(ROOT, "bag", "--data", str(data), "from range(50)", "--rows", "10")
-    assert some.stderr == "bag: not all rows are printed; --rows says how many, --csv prints all\n"
+    assert (
+        some.stderr == "bag: not all rows are printed; --rows COUNT prints more, --csv prints all\n"
+    )
 
 
 def test_the_shell_prints_as_it_is_told(data: Path):

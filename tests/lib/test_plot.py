@@ -103,7 +103,7 @@ def test_labels_have_the_meaning_that_the_query_s_tables_give(monkeypatch: pytes
         ("select 0 as x, 1 as y, 2.5 as z from range(2)", ["--kind", "map"], "several times"),
         ("select 'a' as x, 1 as y from range(2)", ["--kind", "bar"], "x occurs several times"),
         ("select i::varchar as x, 1 as y from range(101) n(i)", [], "101 rows, and a plot 100"),
-        ("select 1, 2", ["-o", "a.gif"], "'a.gif' has another suffix than .png, .svg, .pdf"),
+        ("select 1, 2", ["-o", "a.gif"], "'a.gif' does not end in .png, .svg, .pdf"),
         ("select x", [], 'Referenced column "x"'),
     ],
 )

@@ -34,7 +34,7 @@ def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         data = Path("data")
         data.mkdir()
         for name, columns in tables.items():
-            pl.DataFrame(columns).write_parquet(data / f"store/{name}.parquet", mkdir=True)
+            pl.DataFrame(columns).write_parquet(data / f"mine/store/{name}.parquet", mkdir=True)
         return status(connect(data), data)
 
     return write
@@ -79,6 +79,22 @@ def test_a_missing_table_is_named_with_its_stage(lines):
     assert accuracy == "No accuracy of mine yet: the stage accuracy makes it (table accuracy)"
     assert labelled == "No labelled neuron of mine yet: the stage labels makes it (table labels)"
     assert query == "Try: bag --help"
+
+
+def test_no_label_is_told_from_labels_that_were_never_made(lines):
+    """Labels of one model say nothing about another; a table without rows says that it has none."""
+    Path("params.yaml").write_text("default: other\n")
+    tables = {"accuracy": ACCURACY, "labels": {name: [] for name in LABELS}}
+    _, accuracy, labelled, _, query = lines(**tables)
+    assert accuracy.startswith("accuracy of mine: ")
+    assert labelled == "0 neurons of mine labelled with 0 heuristics"
+    Path("data/mine").rename("data/other")
+    Path("data/mine/store").mkdir(parents=True)
+    Path("data/other/store/accuracy.parquet").rename("data/mine/store/accuracy.parquet")
+    _, accuracy, labelled, _, query = status(connect("data"), Path("data"))
+    assert accuracy.startswith("accuracy of mine: ")
+    assert labelled == "No labelled neuron of mine yet: the stage labels makes it (table labels)"
+    assert "from accuracy where subject = 'mine'" in query
 
 
 def test_an_empty_project_is_summarised(lines):

@@ -38,7 +38,12 @@ def main() -> None:
         # blocked before the engine starts threads, so that these do not take the signals either
         signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
         threading.Thread(target=_end_at_once, daemon=True).start()
-    command.run(name, rest)
+    try:
+        command.run(name, rest)
+    except KeyboardInterrupt:  # a command that cleans up first, such as `bag export`
+        sys.stdout.flush()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 def _check_locale(arguments: list[str]) -> None:

@@ -47,11 +47,12 @@ def add_look(parser: argparse.ArgumentParser) -> None:
         option = f"--{name}"
         style.add_argument(option, action="store_const", const=name, dest="style", help=meaning)
     parser.set_defaults(style="table")
-    meaning = "rows to print of a table at most (default: 40)"
-    parser.add_argument("--rows", type=_rows, default=40, metavar="COUNT", help=meaning)
+    meaning = "print at most COUNT rows of a table (default: 40)"
+    parser.add_argument("--rows", type=count_of_rows, default=40, metavar="COUNT", help=meaning)
 
 
-def _rows(text: str) -> int:
+def count_of_rows(text: str) -> int:
+    """Return how many rows to print. Raises ArgumentTypeError if a text is no such number."""
     if not text.isdecimal() or not 1 <= int(text) <= UNLIMITED:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows, 1 to {UNLIMITED}")
     return int(text)

@@ -51,7 +51,7 @@ def _print_records(relation: Any, look: Look) -> None:
     rows = cells.texts(relation.limit(look.rows + 1)).fetchall()
     print(records(relation.columns, rows[: look.rows]))
     if len(rows) > look.rows:
-        remark(f"only the first {look.rows} records are printed; --rows says how many")
+        remark(f"only the first {look.rows} records are printed; {look.asks}rows COUNT prints more")
     for row in rows:
         if any(map(_is_cut, row)):
             return remark(_cut(look.asks))
@@ -134,7 +134,7 @@ def remarks(table: str, columns: int, whole: bool, asks: str) -> list[str]:
     if whole and re.search(f"[^│]{{{cells.SHOWN - 1}}}… +│", table):
         return [_cut(asks)]
     if not sys.stdout.isatty() and "shown)" in table.rpartition("┘")[2]:
-        return ["not all rows are printed; --rows says how many, --csv prints all"]
+        return ["not all rows are printed; --rows COUNT prints more, --csv prints all"]
     return []
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import polars as pl
 
 from stages.lib import dictionary
+from stages.lib.console.command import PROJECT
 from stages.lib.console.query import add_query, read
 from stages.lib.console.tables import first_sentence
 from stages.lib.core.files import replacing
@@ -72,7 +73,7 @@ def _file(text: str) -> Path:
     if path.suffix.lower() not in DATES:
         known = ", ".join(DATES)
         raise argparse.ArgumentTypeError(
-            f"{text!r} has another suffix than {known}; write plot.png"
+            f"{text!r} does not end in {known}; choose one of these, such as plot.png"
         )
     return path
 
@@ -146,7 +147,8 @@ def labels(query: str, columns: Sequence[str]) -> dict[str, str]:
     A column without a meaning, or with several, is its name alone.
     """
     words = {*re.findall(r"\w+", query.lower())}
-    named = [table for name, table in dictionary.tables().items() if name in words]
+    documented = dictionary.tables(PROJECT / "stages")
+    named = [table for name, table in documented.items() if name in words]
     texts = {}
     for column in columns:
         meanings = {table.columns[column][1] for table in named if column in table.columns}

@@ -59,9 +59,17 @@ def read(options: argparse.Namespace) -> Query:
     query, *more = options.query
     if more:
         raise QueryError(f"expected one query, in quotes; {' '.join(more)!r} follows it")
-    data = folder(options.data)
+    return opened_query(query, options.parameter, options.data)
+
+
+def opened_query(query: str, pairs: list[str], data_folder: str) -> Query:
+    """Return a query with its tables; warn if they may be incomplete.
+
+    query: a SELECT, a .sql file or "-"; pairs: NAME=VALUE. Raises QueryError as `read` does.
+    """
+    data = folder(data_folder)
     database = opened(data)
-    text, values = _text(query), parameters(options.parameter)
+    text, values = _text(query), parameters(pairs)
     if values and text == query and "$" not in text:
         problem = f"${min(values)} is not in the query: in double quotes the shell replaces it"
         raise QueryError(f"{problem}; use single quotes")

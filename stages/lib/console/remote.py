@@ -33,7 +33,7 @@ from dvc.repo import Repo
 from dvc.stage import Stage
 
 from stages.lib.console import locks
-from stages.lib.console.verify import file_sum
+from stages.lib.console.verify import file_sum, object_of
 
 # chapters that bag and its explorer need, whatever subject they show
 SHARED = ("corpus", "heuristics")
@@ -131,7 +131,7 @@ def fetch(repo: Repo, outputs: list[Pulled], source: Source) -> list[str]:
     """Fetch and check out what a remote has of these outputs.
 
     Return the lines to print. Raises RemoteError if the remote has nothing, and, once all other
-    outputs are checked out, if it refused an object of the remote.
+    outputs are checked out, if it refused an object of the remote or edited files are in the way.
     """
     locked = list(filter(attrgetter("sum"), outputs))
     folders = filter(attrgetter("is_folder"), locked)
@@ -153,6 +153,7 @@ def fetch(repo: Repo, outputs: list[Pulled], source: Source) -> list[str]:
             refused[output.name] = str(error)
     false = _fetch(repo, set().union(*sums.values()), "files", source)
     whole: list[str] = []
+    edited: list[str] = []
     for name, needed in sums.items():
         if needed & false:
             refused[name] = f"a file in {source.place} differs from the sum in the lock"
@@ -160,15 +161,15 @@ def fetch(repo: Repo, outputs: list[Pulled], source: Source) -> list[str]:
             whole.append(name)
     if whole:
         repo.drop_data_index()  # DVC keeps the lists that it has read, false ones as well
-        _check_out(repo, [output for output in locked if output.name in whole], source)
-    return _report(list(map(attrgetter("name"), outputs)), whole, refused, source)
+        edited = _check_out(repo, [output for output in locked if output.name in whole])
+    return _report(list(map(attrgetter("name"), outputs)), whole, edited, refused, source)
 
 
-def _check_out(repo: Repo, outputs: list[Pulled], source: Source) -> None:
+def _check_out(repo: Repo, outputs: list[Pulled]) -> list[str]:
     """Link outputs from the cache; `repo.checkout` would read all locks again for each of them.
 
-    Raises RemoteError, once all other outputs are checked out, if files were edited and the cache
-    lacks their content.
+    Return the outputs that stay as they are: their files were edited, and the cache lacks the
+    edited content.
     """
     edited: list[str] = []
     with repo.lock:
@@ -177,10 +178,7 @@ def _check_out(repo: Repo, outputs: list[Pulled], source: Source) -> None:
                 output.output.checkout(filter_info=str(output.path))
             except ConfirmRemoveError:
                 edited.append(output.name)
-    if edited:
-        problem = f"{some(edited)} with changes that the cache lacks would be overwritten"
-        way_out = "move them elsewhere or remove them, and repeat the command"
-        raise RemoteError(f"{source.command}: {problem}; {way_out}")
+    return edited
 
 
 def _selected(repo: Repo, subject: str, path: str) -> list[Pulled]:
@@ -207,18 +205,30 @@ def _selected(repo: Repo, subject: str, path: str) -> list[Pulled]:
 
 
 def _report(
-    names: list[str], whole: list[str], refused: dict[str, str], source: Source
+    names: list[str],
+    whole: list[str],
+    edited: list[str],
+    refused: dict[str, str],
+    source: Source,
 ) -> list[str]:
-    """Return the lines that `fetch` prints. Raises RemoteError if it refused or fetched nothing."""
+    """Return the lines that `fetch` prints.
+
+    Raises RemoteError if it refused outputs, left edited ones as they are, or fetched nothing.
+    """
+    problems: list[str] = []
     for name, why in refused.items():
         print(f"refused {name}: {why}", file=sys.stderr)
     if refused:
         problem = f"{source.place} has {_count(len(refused))} damaged or tampered with"
-        way_out = f"{source.repair}, or make them here (`dvc repro`)"
-        raise RemoteError(f"{source.command}: {problem}; {way_out}")
+        problems.append(f"{problem}; {source.repair}, or make them here (`dvc repro`)")
+    if edited:
+        problem = f"{some(edited)} with changes that the cache lacks would be overwritten"
+        problems.append(f"{problem}; move them elsewhere or remove them, and repeat the command")
+    if problems:
+        raise RemoteError(f"{source.command}: {'. '.join(problems)}")
     lacking = [name for name in names if name not in whole]
     if not whole:
-        problem = f"{source.place} lacks all of {some(lacking)}"
+        problem = f"{source.place} has none of {some(lacking)}"
         raise RemoteError(f"{source.command}: {problem}; {source.fill}")
     lines = [f"pulled: {_count(len(whole))}"]
     if lacking:
@@ -348,10 +358,6 @@ def is_whole(output: Pulled, cache: Path) -> bool:
 
 def _has_all(cache: Path, sums: Iterable[str]) -> bool:
     return all(object_of(cache, md5).exists() for md5 in sums)
-
-
-def object_of(cache: Path, md5: str) -> Path:
-    return cache / md5[:2] / md5[2:]
 
 
 def files_of(output: Pulled, cache: Path) -> dict[Path, str]:

@@ -4,6 +4,7 @@ The options set how rows are printed and the values of $NAME at the start.
 """
 
 import argparse
+import re
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from threading import Thread
@@ -14,7 +15,15 @@ from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import WordCompleter
 from prompt_toolkit.history import FileHistory
 
-from stages.lib.console.common import add_data, add_look, add_parameters, folder, look, opened
+from stages.lib.console.common import (
+    add_data,
+    add_look,
+    add_parameters,
+    count_of_rows,
+    folder,
+    look,
+    opened,
+)
 from stages.lib.console.output import STYLES, Look, show
 from stages.lib.console.tables import print_tables
 from stages.lib.console.values import parameters, value_of
@@ -33,9 +42,9 @@ WORDS = [
     "count",
     "describe",
 ]
-COMMANDS = ["help", "tables", "set", "exit"]
+COMMANDS = ["help", "tables", "set", "rows", "exit"]
 ENDS = ("exit", "quit", "\\q")
-BANNER = "SQL over {count} tables: end a query with ;  Commands: help, tables, set, exit."
+BANNER = "SQL over {count} tables: end a query with ;  Commands: help, tables, set, rows, exit."
 HELP = """\
 select … ;            runs a query, of one line or several
 tables                lists the tables; also \\d
@@ -43,6 +52,7 @@ tables NAME …         prints the columns of tables with their meaning; also \\
 set NAME VALUE        fills $NAME in queries; `set` alone prints what is set, `set NAME` removes it
 table, wide, records, csv, json
                       how the rows of later queries are printed
+rows COUNT            prints at most COUNT rows of later queries
 help                  prints this
 exit                  ends the session; also quit, \\q, Ctrl-D"""
 
@@ -96,6 +106,8 @@ class Session:
             self._tables(more)
         elif word == "set":
             self._set(more)
+        elif word == "rows" and len(more) == 1:
+            self._rows(more[0])
         elif word.startswith("\\"):
             print(f"unknown command {word}; `help` lists the commands")
         else:
@@ -119,12 +131,19 @@ class Session:
         if not self.values:
             print("nothing is set; `set NAME VALUE` fills $NAME in queries")
 
+    def _rows(self, text: str) -> None:
+        try:
+            self.look = replace(self.look, rows=count_of_rows(text))
+        except argparse.ArgumentTypeError as error:
+            print(error)
+
     def answer(self, query: str) -> None:
         """Show a query's rows or what is wrong with it. Ctrl-C ends the query.
 
         A second thread runs the query, since only the main thread receives signals.
         """
-        values = {name: value for name, value in self.values.items() if f"${name}" in query}
+        named = {*re.findall(r"\$(\w+)", query)}
+        values = {name: value for name, value in self.values.items() if name in named}
 
         def ask() -> None:
             try:

@@ -22,7 +22,7 @@ from dvc.repo import Repo
 
 from stages.lib.console import locks, remote
 from stages.lib.console.remote import Pulled, RemoteError, Source
-from stages.lib.console.verify import file_sum
+from stages.lib.console.verify import file_sum, object_of
 from stages.lib.core.files import replacing
 from stages.lib.core.settings import read
 
@@ -114,7 +114,7 @@ def fill(repo: Repo) -> list[str]:
     sums: set[str] = set()
     for output in wanted:
         sums |= {output.sum, *remote.files_of(output, cache).values()}
-    files = {remote.object_of(folder, md5): remote.object_of(cache, md5) for md5 in sorted(sums)}
+    files = {object_of(folder, md5): object_of(cache, md5) for md5 in sorted(sums)}
     size = _checked(list(files.values()))
     new = _copied(files)
     removed = _removed(Path(repo.root_dir) / FOLDER, files.keys())

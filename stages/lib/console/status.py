@@ -6,7 +6,7 @@ from pathlib import Path
 from stages.lib import dictionary
 from stages.lib.console.common import add_data, folder
 from stages.lib.console.output import remark
-from stages.lib.core.settings import read
+from stages.lib.core.settings import sections_of
 from stages.lib.sql.database import Database, connect
 
 # a query to try, by the table that it needs; the first one that can run is shown
@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> None:
 def status(database: Database, data: Path) -> list[str]:
     """Return five lines. A line names the stage that makes what is missing."""
     subjects = _subjects(database)
-    subject = _default(subjects)
+    subject = _shown(subjects, data.parent)
     counts = f"{_count(len(subjects), 'subject')}, {_count(len(database.tables()), 'table')}"
     return [
         f"{counts}, {size_of(data)} in {data}/",
@@ -51,11 +51,20 @@ def _subjects(database: Database) -> list[str]:
     return sorted(subjects)
 
 
-def _default(subjects: list[str]) -> str:
-    """Return the default subject of params.yaml; beside pulled tables alone, the first one."""
-    if Path("params.yaml").exists():
-        return read()["default"]
-    return subjects[0] if subjects else "any subject"
+def _shown(subjects: list[str], project: Path) -> str:
+    """Return the default subject if the project has results of it, or if it has none of others."""
+    default = ""
+    params = project / "params.yaml"
+    if params.exists():
+        default = sections_of(params, params.read_text(encoding="utf-8")).get("default", "")
+    if default in subjects:
+        return default
+    return next(iter(subjects), default or "any subject")
+
+
+def _has(database: Database, table: str, subject: str) -> bool:
+    """Return whether a subject has its own table of this name, perhaps without rows."""
+    return any(subject in path.parts for path in database.files.get(table, []))
 
 
 def _accuracy(database: Database, subject: str) -> str:
@@ -73,7 +82,7 @@ def _accuracy(database: Database, subject: str) -> str:
 
 
 def _labelled(database: Database, subject: str) -> str:
-    if "labels" not in database.tables():
+    if not _has(database, "labels", subject):
         return _missing(f"labelled neuron of {subject}", "labels")
     query = """
         select count(distinct (layer, neuron)), count(distinct heuristic) from labels
@@ -92,7 +101,7 @@ def _page(page: Path) -> str:
 
 def _try(database: Database, subject: str) -> str:
     for table, query in QUERIES.items():
-        if table in database.tables():
+        if _has(database, table, subject):
             return f'Try: bag "{query.format(subject)}"'
     return "Try: bag --help"
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from stages.lib import dictionary
+from stages.lib.console.command import PROJECT
 from stages.lib.console.common import add_data, folder, opened
 from stages.lib.console.output import remark
 from stages.lib.sql.database import ERRORS, Database, QueryError
@@ -40,7 +41,7 @@ def run(options: argparse.Namespace) -> None:
 
 def print_tables(database: Database, names: list[str]) -> None:
     """Print these tables with their columns; without names, print a line for each table."""
-    documented, present = dictionary.tables(), _present(database, names)
+    documented, present = dictionary.tables(PROJECT / "stages"), _present(database, names)
     if names:
         for name in present:
             _print_columns(database, documented.get(name, UNDOCUMENTED), name)
@@ -54,7 +55,7 @@ def print_matches(database: Database, names: list[str], word: str) -> None:
 
     Only columns that have the word are printed. Raises QueryError if there are none.
     """
-    documented, present = dictionary.tables(), _present(database, names)
+    documented, present = dictionary.tables(PROJECT / "stages"), _present(database, names)
     is_empty = True
     for name in present:
         table = documented.get(name, UNDOCUMENTED)

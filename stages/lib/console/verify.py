@@ -66,7 +66,7 @@ class Expected:
         """Return where the file exists: at its place, in DVC's cache, or both."""
         paths = [self.path]
         if self.is_cached and self.md5:
-            paths.append(_in_cache(cache, self.md5))
+            paths.append(object_of(cache, self.md5))
         return list(filter(Path.exists, paths))
 
     def damage(self, path: Path, cache: Path) -> str:
@@ -128,7 +128,8 @@ def _cache(repo: Repo) -> Path:
     return Path(repo.cache.local.path)
 
 
-def _in_cache(cache: Path, md5: str) -> Path:
+def object_of(cache: Path, md5: str) -> Path:
+    """Return where a cache or a remote folder of DVC keeps the bytes with an MD5 sum."""
     return cache / md5[:2] / md5[2:]
 
 
@@ -168,7 +169,7 @@ def _files(
         is_cached=is_output and entry.use_cache,
     )
     path, md5 = Path(entry.fs_path), entry.hash_info.value
-    list_file, list_md5 = _in_cache(_cache(repo), md5), md5.removesuffix(".dir")
+    list_file, list_md5 = object_of(_cache(repo), md5), md5.removesuffix(".dir")
     if list_md5 == md5 or not list_file.exists() or file_sum(list_file) != list_md5:
         yield expected(path, md5)
         return
