@@ -81,7 +81,8 @@ def _show_views(app: dash.Dash, explorer: Explorer) -> None:
 
     def later(request: dict[str, str]) -> Part:
         make = VIEWS[request["view"]].later[request["name"]]
-        return tried(make, explorer, Question.parse(request["question"]))
+        question, problem = _read(request["question"])
+        return parts.alert(problem) if problem else tried(make, explorer, question)
 
     values, ids = State({"field": ALL}, "value"), State({"field": ALL}, "id")
     search, shown = State("url", "search"), State("shown", "data")
@@ -131,7 +132,8 @@ def page(
     explorer.refresh()
     tab = before["tab"] if before else uuid4().hex
     explorer = explorer.for_tab(tab)
-    view, question = VIEWS.get((path or "").strip("/"), LISTED[0]), Question.parse(search)
+    view = VIEWS.get((path or "").strip("/"), LISTED[0])
+    question, problem = _read(search)
     fields, content = answered(explorer, view, question)
     now: dict[str, Any] = {
         "tab": tab,
@@ -139,15 +141,24 @@ def page(
         "fields": _texts(fields),
         "options": str([field.options for field in fields]),
         "known": explorer.known(),
+        "problem": problem,
     }
     if now == before:
         return *[no_update] * 4, explorer.settled(now["known"])
-    drawn = content()  # this may start work
+    drawn = parts.alert(problem) if problem else content()  # this may start work
     shown: Any = no_update
     if not _same_fields(now, before) or on_page != now["fields"]:
         shown = list(map(parts.shown, fields))
     links = _navigation(view, explorer, question)
     return shown, drawn, now, links, explorer.settled(now["known"])
+
+
+def _read(search: str) -> tuple[Question, str]:
+    """Return the question of an address, empty if it cannot be read, and what is wrong with it."""
+    try:
+        return Question.parse(search), ""
+    except ExplorerError as error:
+        return Question({}), str(error)
 
 
 def _texts(fields: list[Field]) -> dict[str, str]:

@@ -8,10 +8,11 @@ import argparse
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import webbrowser
-from contextlib import suppress
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from stages.explorer.project import ExplorerError, Project
@@ -61,7 +62,7 @@ def main(arguments: list[str] | None = None) -> None:
 def served(project: Project, port: int | None) -> Any:
     """Return a server of the app, already listening on a port, by default on the first free one.
 
-    Raises ExplorerError if no model under study has predictions, or if the port is taken.
+    Raises ExplorerError if no model under study has predictions, or if no port can be had.
     """
     from werkzeug.serving import make_server  # imported late, as is the app: it takes a second
 
@@ -70,13 +71,23 @@ def served(project: Project, port: int | None) -> Any:
     project.subjects  # noqa: B018 raises if there are none, before anything starts
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     app = made(project).server
-    candidates = PORTS if port is None else [port]
-    for candidate in candidates:
-        with suppress(OSError, SystemExit):  # the port is taken
-            return make_server(HOST, candidate, app, threaded=True)
-    taken = ", ".join(map(str, candidates))
-    fix = "choose another with --port, or 0 for any free port."
-    raise ExplorerError(f"no free port among {taken}; {fix}")
+    # the app's own socket: werkzeug would report each port that it cannot have, and end the program
+    with _listening(PORTS if port is None else [port]) as listener:
+        return make_server(HOST, 0, app, threaded=True, fd=listener.fileno())
+
+
+def _listening(ports: Iterable[int]) -> socket.socket:
+    """Return a socket that listens on the first of these ports that can be had.
+
+    Raises ExplorerError if none can.
+    """
+    problem = ""
+    for port in ports:
+        try:
+            return socket.create_server((HOST, port))
+        except OSError as error:
+            problem = f"cannot listen on port {port}: {os.strerror(error.errno)}"
+    raise ExplorerError(f"{problem}; choose another with --port, or 0 for any free port.")
 
 
 def _end(*_: object) -> NoReturn:

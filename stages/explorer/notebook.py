@@ -10,9 +10,10 @@ does, and draw as the report's figures of labels are drawn.
 """
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass
+from operator import index
 from pathlib import Path
 
 import numpy as np
@@ -97,7 +98,7 @@ def neuron_map(
 def ablate(
     subject: str,
     prompts: Sequence[str],
-    neurons: Sequence[tuple[int, int]],
+    neurons: Iterable[Sequence[int]],
     replacement: str = "mean",
 ) -> pl.DataFrame:
     """Run a model on a few prompts with neurons ablated at the last position.
@@ -117,9 +118,7 @@ def ablate(
         raise ExplorerError(f"replacement is {replacement!r}; it must be {allowed}")
     if isinstance(prompts, str) or not prompts:
         raise ExplorerError(f"prompts is {prompts!r}; it must be a list, such as ['226-68']")
-    if not neurons or isinstance(neurons[0], int):
-        problem = "it must be a list of layers and neurons, such as [(2, 489)]"
-        raise ExplorerError(f"neurons is {neurons!r}; {problem}")
+    pairs = _pairs(neurons)
     frames = []
     with _opened() as explorer:
         project, live = explorer.project, explorer.models.wait(subject)
@@ -127,11 +126,23 @@ def ablate(
         for text in prompts:
             operator, op1, op2 = parse_prompt(text, project.symbols)
             prompt = live.cell(operator, op1, op2)
-            ablation = Ablation(subject, operator, tuple(neurons), replacement)
+            ablation = Ablation(subject, operator, pairs, replacement)
             logits = silence.ablated(live, prompt, ablation)
             rows = silence.summary(logits, prompt["answer_token"].item(), numbers)
             frames.append(rows.select(pl.lit(text).alias("prompt"), pl.all()))
     return pl.concat(frames)
+
+
+def _pairs(neurons: Iterable[Sequence[int]]) -> tuple[tuple[int, int], ...]:
+    """Return layers and neurons, which may be lists or rows of an array, as pairs of integers."""
+    try:
+        pairs = tuple((index(layer), index(neuron)) for layer, neuron in neurons)
+    except (TypeError, ValueError):
+        pairs = ()
+    if not pairs:
+        problem = "it must be a list of layers and neurons, such as [(2, 489)]"
+        raise ExplorerError(f"neurons is {neurons!r}; {problem}")
+    return pairs
 
 
 @contextmanager

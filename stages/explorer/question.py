@@ -25,8 +25,18 @@ class Question(Mapping[str, str]):
 
     @classmethod
     def parse(cls, search: str | None) -> "Question":
-        """Read the part of an address after its question mark."""
-        return cls(dict(parse_qsl((search or "").removeprefix("?")[:LONGEST])))
+        """Read the part of an address after its question mark.
+
+        Raises ExplorerError if it is too long: without its end it would be another question.
+        """
+        text = (search or "").removeprefix("?")
+        if len(text) > LONGEST:
+            problem = f"the address has {len(text):,} characters, at most {LONGEST:,} are allowed"
+            fix = (
+                "ask for fewer neurons, or use `stages.ablate` and `bag` for long lists and queries"
+            )
+            raise ExplorerError(f"{problem}; {fix}.")
+        return cls(dict(parse_qsl(text)))
 
     def search(self) -> str:
         """Return the part of an address from its question mark; empty without fields."""

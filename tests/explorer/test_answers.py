@@ -81,7 +81,7 @@ def test_contributions_are_those_of_the_tables_and_add_up_to_the_margin(
     rival, margin = prompt.strongest_rival(project, SUBJECT, prediction.logits, cell.result)
     heuristics = prompt.neuron_heuristics(project, cell, "threshold")
     rows = prompt.contributions(project, cell, rival, prediction, heuristics)
-    first = prompt.first_late(project, SUBJECT)
+    first, _ = prompt.first_layer(project, SUBJECT)
     values = cell.keys() | {"first": first, "answer": cell.result, "rival": rival}
     known = project.ask(prompt.CONTRIBUTIONS, **values).sort("layer", "neuron")
     shown = rows.sort("layer", "neuron")

@@ -18,13 +18,14 @@ from PIL import Image
 
 from stages.explorer import question
 from stages.explorer.app import answered, made, tried
-from stages.explorer.explore import main
+from stages.explorer.explore import PORTS, main, served
 from stages.explorer.explorer import Explorer
 from stages.explorer.pages import VIEWS
 from stages.explorer.parts import filled
 from stages.explorer.pictures import saved
 from stages.explorer.project import ExplorerError, Project
 from stages.explorer.question import Question
+from tests.explorer.made import made as project_of
 from tests.explorer.said import says, words
 from tests.micro import ROOT
 
@@ -267,6 +268,20 @@ def test_a_folder_without_tables_is_an_error(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit, match="no model has predictions in"):
         main(["--no-browser"])
+
+
+def test_a_port_that_is_taken_is_reported_once(tmp_path: Path, capfd: pytest.CaptureFixture):
+    """By default, the app takes the next port without a word."""
+    project = Project(project_of(tmp_path))
+    first, second = served(project, None), served(project, None)
+    assert PORTS.start <= first.port < second.port
+    with pytest.raises(
+        ExplorerError, match=f"cannot listen on port {first.port}: .*in use; choose"
+    ):
+        served(project, first.port)
+    first.server_close()
+    second.server_close()
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_wrong_port_is_an_error(capsys: pytest.CaptureFixture):

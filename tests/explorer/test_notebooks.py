@@ -6,6 +6,7 @@ import sys
 from contextlib import chdir
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -75,6 +76,8 @@ def test_the_quickstart_runs(micro_copy: Path, monkeypatch: pytest.MonkeyPatch):
     assert clean["correct"].all()
     patched = runs.filter(ablated="the selected neurons")
     assert (clean["logit"] != patched["logit"]).all()
+    listed = np.array(variables["neurons"])  # rows of an array are neurons, too
+    assert ablate("abacus", variables["prompts"], listed).equals(runs)
     with pytest.raises(ExplorerError, match="layer 9"):
         neuron_map("abacus", 9, 0)
     with pytest.raises(ExplorerError, match="it must be mean or zero"):

@@ -17,6 +17,7 @@ from stages.explorer.pages import VIEWS, View
 from stages.explorer.parts import figure
 from stages.explorer.project import ExplorerError
 from stages.explorer.question import Question
+from stages.explorer.views import prompt
 from stages.lib import dictionary
 from stages.lib.core.settings import ParamsError
 from stages.lib.sql.missing import ways_to
@@ -340,3 +341,54 @@ def test_neighbours_that_are_all_right_differ_by_their_probability():
     drawn = charts.heat(values, None, "")
     assert charts.sequential(drawn, values) == 0.98
     assert (drawn["data"][0]["zmin"], drawn["data"][0]["zmax"]) == (0.98, 1.0)
+
+
+def test_an_address_that_is_too_long_is_refused_rather_than_cut(digits: Explorer):
+    """Without its end, a list of neurons would be another one."""
+    neurons = ", ".join(f"0:{number}" for number in range(3000))
+    search = Question({"subject": "digits", "prompt": "9+12", "neurons": neurons}).search()
+    problem = f"the address has {len(search) - 1:,} characters, at most 20,000 are allowed"
+    _, content, state, *_ = page(digits, "/silence", search, {}, None)
+    assert problem in words(content)
+    _, content, *_ = page(digits, "/silence", "", state["fields"], state)
+    assert problem not in words(content)
+    with pytest.raises(ExplorerError, match=problem):
+        taken(digits, search, "csv")
+
+
+def test_models_that_lack_tables_are_compared_by_the_others(digits: Explorer):
+    """The cells that one gets right and the other wrong need neither scores nor accuracies."""
+    data = digits.project.data
+    predictions = pl.read_parquet(data / "digits/store/predictions.parquet")
+    wrong = predictions.with_columns(pl.lit("able").alias("subject"), correct=False)
+    put(data, "able/store/predictions", wrong)
+    put(data, "digits/store/accuracy", ACCURACY)
+    question = Question({"subject": "digits", "other": "able", "operator": "add"})
+    new = explorer(data)
+    _, content = answered(new, VIEWS["compare"], question)
+    shown = words(content())
+    assert "able has no table accuracy here." in shown
+    assert "The same neuron" in shown
+    more = words(tried(VIEWS["compare"].later["more"], new, question))
+    assert "able has no table scores here." in more
+    assert "prediction of able" in more
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (None, (0, "neurons of all layers (late layers are unknown)")),
+        ([None], (0, "neurons of all layers (the model has no late layers)")),
+        ([2], (2, "late neurons")),
+    ],
+)
+def test_neurons_are_called_late_only_if_late_layers_are_known(
+    digits: Explorer,
+    rows: list | None,
+    expected: tuple[int, str],
+):
+    data = digits.project.data
+    if rows is not None:
+        columns = {"subject": "digits", "first_layer": pl.Series(rows, dtype=pl.Int16)}
+        put(data, "digits/store/late_layers", pl.DataFrame(columns))
+    assert prompt.first_layer(explorer(data).project, "digits") == expected

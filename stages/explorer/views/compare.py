@@ -135,7 +135,10 @@ def _keys(question: Question) -> dict[str, Any]:
 
 
 def _accuracy(project: Project, keys: dict, question: Question) -> Part:
-    rows = accuracy(project, keys["left"], keys["right"])
+    try:
+        rows = accuracy(project, keys["left"], keys["right"])
+    except ExplorerError as error:
+        return section("Accuracy", alert(str(error)))
     names = {"left_accuracy": keys["left"], "right_accuracy": keys["right"]}
     selected = rows.filter(operator=keys["operator"])
     values = []
@@ -189,17 +192,28 @@ def _map(project: Project, side: str, keys: dict, question: Question) -> Part:
 def _more(explorer: Explorer, question: Question) -> Part:
     """Return the heuristics and the cells on which the models differ."""
     keys, project = _keys(question), explorer.project
-    by_heuristic = heuristics(project, keys, "heuristic", LISTED)
-    different = cells(project, keys)
+    return html.Div([_heuristics(project, keys, question), _cells(project, keys, question)])
+
+
+def _heuristics(project: Project, keys: dict, question: Question) -> Part:
+    title = "Heuristics that differ most"
+    try:
+        rows = heuristics(project, keys, "heuristic", LISTED)
+    except ExplorerError as error:
+        return section(title, alert(str(error)))
     query = sql(HEURISTICS.format(by="heuristic"), keys | {"count": LISTED}, question)
+    return section(
+        title,
+        table(_named(rows, keys), "Neurons that count for each heuristic"),
+        query,
+    )
+
+
+def _cells(project: Project, keys: dict, question: Question) -> Part:
     links = to_prompt(keys["left"], project.symbols, keys["operator"])
-    counts = table(_named(by_heuristic, keys), "Neurons that count for each heuristic")
-    predictions = table(_named(different, keys), "At most 200, by difference", links)
+    predictions = table(_named(cells(project, keys), keys), "At most 200, by difference", links)
     title = "Cells that one model gets right and the other wrong"
-    return html.Div([
-        section("Heuristics that differ most", counts, query),
-        section(title, predictions, sql(CELLS, keys, question)),
-    ])  # fmt: skip
+    return section(title, predictions, sql(CELLS, keys, question))
 
 
 def _named(frame: pl.DataFrame, keys: dict) -> pl.DataFrame:

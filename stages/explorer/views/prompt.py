@@ -62,7 +62,7 @@ NEIGHBOURS = """
         and op2 between $op2 - $reach and $op2 + $reach
     order by op1, op2
 """
-NO_HEURISTIC = "late neurons without a heuristic that holds here"
+NO_HEURISTIC = "neurons without a heuristic that holds here"
 REST = "rest: embeddings, attention, earlier layers"
 REACH = 7  # cells around the prompt's
 PARTS, LISTED = 12, 40  # heuristics and neurons that the page shows at most
@@ -158,12 +158,17 @@ def neuron_heuristics(project: Project, cell: Cell, criterion: str) -> pl.DataFr
     return rows.join(answers, on="heuristic", how="left", maintain_order="left")
 
 
-def first_late(project: Project, subject: str) -> int:
-    """Return the first late layer, or 0 if it is not known."""
+def first_layer(project: Project, subject: str) -> tuple[int, str]:
+    """Return the first layer whose neurons are shown, and what a caption calls these neurons.
+
+    It is the first late layer, or 0 if no late layers are known.
+    """
     if not project.has("late_layers", subject):
-        return 0
-    layers = project.ask(LATE, subject=subject)["first_layer"].to_list()
-    return next(iter(layers), None) or 0
+        return 0, "neurons of all layers (late layers are unknown)"
+    first = next(iter(project.ask(LATE, subject=subject)["first_layer"]), None)
+    if first is None:
+        return 0, "neurons of all layers (the model has no late layers)"
+    return first, "late neurons"
 
 
 def predictions(
@@ -210,14 +215,17 @@ def contributions(
     prediction: "Prediction",
     heuristics: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Return what each late neuron adds to the answer's lead over a rival, largest first.
+    """Return what each neuron adds to the answer's lead over a rival, largest first.
+
+    The neurons are those of late layers, or of all layers if no late layers are known.
 
     The columns are layer, neuron, activation, logit_difference, contribution and heuristic: the
     neuron's best heuristic that holds here, null without one. heuristics: see neuron_heuristics.
     """
     project.need(cell.subject, "value_logits")
     store, frames = project.value_logits(cell.subject), []
-    for layer in range(first_late(project, cell.subject), len(prediction.neurons)):
+    first, _ = first_layer(project, cell.subject)
+    for layer in range(first, len(prediction.neurons)):
         logits = store.read(layer, slice(None), slice(None)).astype(np.float64)
         columns = {
             "layer": layer,
@@ -265,7 +273,7 @@ def summed(rows: pl.DataFrame, margin: float, most: int = PARTS) -> pl.DataFrame
 
 
 def by_heuristic(heuristics: pl.DataFrame, rows: pl.DataFrame | None) -> pl.DataFrame:
-    """Return every heuristic, whether it holds here, its late neurons and their contribution.
+    """Return every heuristic, whether it holds here, its neurons and their contribution.
 
     rows: see contributions; without them the neurons of all layers count.
     """
@@ -351,13 +359,14 @@ def _explanation(
     rival, margin = strongest_rival(project, cell.subject, prediction.logits, cell.target)
     rows = contributions(project, cell, rival, prediction, heuristics)
     drawn = _contributions(cell, rival, margin, rows)
-    values = {"first": first_late(project, cell.subject), "answer": cell.target, "rival": rival}
+    first, neurons = first_layer(project, cell.subject)
+    values = {"first": first, "answer": cell.target, "rival": rival}
     query = sql(CONTRIBUTIONS, cell.keys() | values)
     scale = (
         f"The final norm multiplies each contribution by {prediction.scale:.3f} here. The query "
         "leaves that out."
     )
-    caption = _contributions_caption(cell, rival, margin, rows.height)
+    caption = _contributions_caption(cell, rival, margin, f"{rows.height:,} {neurons}")
     below = [_answers(project, cell, prediction.logits), _neurons(project, cell, rows)]
     return [
         section(
@@ -378,11 +387,11 @@ def _contributions(cell: Cell, rival: int, margin: float, rows: pl.DataFrame) ->
     return charts.steps(names, parts["contribution"].to_list(), total, label)
 
 
-def _contributions_caption(cell: Cell, rival: int, margin: float, neurons: int) -> str:
+def _contributions_caption(cell: Cell, rival: int, margin: float, neurons: str) -> str:
     return (
         f"Logits for {cell.target} (to the right of zero) or for its strongest rival {rival} (to "
         f"the left), part by part. They add up to {margin:+.2f}, the lead of the answer's logit "
-        f"over the rival's. Each of the {neurons:,} late neurons counts once, for its best "
+        f"over the rival's. Each of the {neurons} counts once, for its best "
         "heuristic that holds here."
     )
 
@@ -417,7 +426,7 @@ def _heuristics(
     sums = by_heuristic(heuristics, rows)
     caption = f"{sums['holds'].sum()} of {sums.height} heuristics hold here"
     if rows is not None:
-        caption += "; contribution: sum over all late neurons of each, in logits"
+        caption += "; contribution: sum over the neurons of each, in logits"
     keys = {"subject": cell.subject, "operator": cell.operator, "criterion": criterion}
     shown = table(sums, f"{caption}.", most=60)
     return section("Every heuristic on this prompt", shown, sql(NEURON_HEURISTICS, keys))
