@@ -13,10 +13,12 @@ Table claims: one row per statement, and per operator if the statement is about 
     published          DOUBLE   the study's value of the measured quantity; null if it gives none
     published_subject  VARCHAR  model of the published value
     measured           DOUBLE   value measured on this model; null if it cannot be measured
-    ci_low             DOUBLE   lower end of the measured value's interval, or least value over
-                                layers or pairs; null if there is none
-    ci_high            DOUBLE   upper end of the measured value's interval, or greatest value over
-                                layers or pairs; null if there is none
+    ci_low             DOUBLE   lower end of the measured value's interval, or what the statement
+                                names in its place, such as the least value over layers or chance;
+                                null if there is none
+    ci_high            DOUBLE   upper end of the measured value's interval, or what the statement
+                                names in its place, such as the greatest value or a ceiling; null if
+                                there is none
     verdict            VARCHAR  reproduced, not reproduced, or not testable here
     query              VARCHAR  query that gives measured, for `bag -p subject=<subject>`; if there
                                 is none, what is missing

@@ -86,7 +86,7 @@ def _listening(ports: Iterable[int]) -> socket.socket:
         try:
             return socket.create_server((HOST, port))
         except OSError as error:
-            problem = f"cannot listen on port {port}: {os.strerror(error.errno)}"
+            problem = f"cannot listen on port {port}: {os.strerror(error.errno or 0)}"
     raise ExplorerError(f"{problem}; choose another with --port, or 0 for any free port.")
 
 

@@ -5,6 +5,7 @@ import re
 from itertools import pairwise
 from pathlib import Path
 
+import duckdb
 import polars as pl
 import pytest
 import yaml
@@ -140,6 +141,31 @@ def test_a_statement_is_from_a_place_of_its_study_and_its_numbers_are_of_a_model
     if OURS[0] in places or OURS[1] in places:
         assert not published
         assert "unpublished" in claim["statement"]
+
+
+def limits(query: str) -> set[str]:
+    """Return the numbers with a decimal point that the column `holds` of a query compares with."""
+    [(tree,)] = duckdb.sql("select json_serialize_sql($1)", params=[query]).fetchall()
+    [statement] = json.loads(tree)["statements"]
+    numbers: set[str] = set()
+    for column in statement["node"]["select_list"]:
+        if column["alias"] == "holds":
+            numbers.update(re.findall(r'"NUMERIC", "text": "([^"]+)"', json.dumps(column)))
+    return numbers
+
+
+def test_a_statement_names_the_value_from_which_it_holds():
+    """`holds` compares with it."""
+    words = {"0.5": "half", "0.1": "a tenth"}
+    checked = 0
+    for claim in filter(lambda claim: "query" in claim, LISTED):
+        for number in limits(claim["query"]):
+            checked += 1
+            is_named = (
+                number in claim["statement"] or words.get(number, number) in claim["statement"]
+            )
+            assert is_named, (claim["claim"], number)
+    assert checked > 20
 
 
 def test_a_figure_is_named_with_its_section():

@@ -50,10 +50,36 @@ def heads(value: float) -> Tables:
     return {"smallest_circuits": circuits, "architecture": ARCHITECTURE}
 
 
-def top_neurons(value: float, near_chance: int = 0) -> Tables:
+def better_heads(needed: int) -> Callable[[float], Tables]:
+    """Circuits of so many heads, of 1,024."""
+
+    def made(value: float) -> Tables:
+        columns = "operator target heads faithfulness random_faithfulness"
+        circuits = table(columns, ("add", 0.9, needed, 0.95, 0.95 - value))
+        return {"smallest_circuits": circuits, "architecture": ARCHITECTURE}
+
+    return made
+
+
+def cut(*layers: int) -> Callable[[float], Tables]:
+    """A circuit without its earlier edges; layers: of the heads whose sources are known."""
+
+    def made(value: float) -> Tables:
+        rows = [("add", "circuit", 0.8, 0.7, 0.9), ("add", "circuit_cut", 0.8 * value, 0.1, 0.9)]
+        sources = frame(subject=SUBJECT, operator="add", layer=list(layers), source="op1")
+        return {
+            "cut_faithfulness": table("operator circuit faithfulness ci_low ci_high", *rows),
+            "attention_sources": sources.cast({"layer": pl.Int16}),
+        }
+
+    return made
+
+
+def top_neurons(value: float, near_chance: int = 0, width: int = 7143) -> Tables:
     """7,143 neurons of a late layer, of which 100 are the study's share, and some of an early one.
 
-    near_chance: more neurons of the layer that score 0.6, too close to chance to be listed.
+    near_chance: more neurons of the layer that score 0.6, too close to chance to be listed; width:
+    all neurons of the layer, of which 7,143 are patched.
     """
     count, top = 7143, 100
     early, late = frame(layer=0, neuron=range(9)), frame(layer=1, neuron=range(count))
@@ -84,7 +110,7 @@ def top_neurons(value: float, near_chance: int = 0) -> Tables:
         "scores": table("operator layer neuron heuristic score chance_corrected", *scores),
         "classified_share": counted,
         "late_layers": frame(subject=SUBJECT, first_layer=[1], layers=2),
-        "architecture": frame(subject=SUBJECT, neurons=count),
+        "architecture": frame(subject=SUBJECT, neurons=width),
     }
 
 
@@ -99,8 +125,16 @@ def recall(value: float) -> Tables:
     return {"planted_truth": pl.concat([planted, noise]), "scores": mixed(scores)}
 
 
-def importance(task: str, condition: str, baseline: float = 0.402) -> Callable[[float], Tables]:
-    """Relative importance of late MLPs in one condition, beside that when the result varies."""
+def importance(
+    task: str,
+    condition: str,
+    baseline: float = 0.402,
+    is_noise: bool = False,
+) -> Callable[[float], Tables]:
+    """Relative importance of late MLPs in one condition, beside that when the result varies.
+
+    is_noise: whether the latter has no interval.
+    """
 
     def made(value: float) -> Tables:
         measured = {(task, "result_varies"): baseline}
@@ -110,7 +144,9 @@ def importance(task: str, condition: str, baseline: float = 0.402) -> Callable[[
         rows = []
         for kind, operator, which in product(measured, ("all", "add"), ("all", "answered")):
             x = measured[kind] if (operator, which) == ("all", "all") else 0.25
-            rows.append((*kind, operator, which, x, x - 0.02, x + 0.02, 0.2))
+            is_null = is_noise and kind[1] == "result_varies"
+            ends = (None, None) if is_null else (x - 0.02, x + 0.02)
+            rows.append((*kind, operator, which, x, *ends, 0.2))
         columns = "task condition operator which importance ci_low ci_high without_effect"
         return {"relative_importance": table(columns, *rows)}
 
@@ -205,9 +241,9 @@ def trajectory(value: float) -> Tables:
     return {"trajectory": frame(**columns), "trajectory_knockouts": knockouts}
 
 
-def appearance(value: float) -> Tables:
-    """Three checkpoints, of which the second has this share of the last one's pairs."""
-    shares = np.array([0.0, value, 0.95, 1.0])
+def appearance(value: float, last: float = 0.95) -> Tables:
+    """Three checkpoints; the second and third have these shares of the last one's pairs."""
+    shares = np.array([0.0, value, last, 1.0])
     columns = {
         "subject": ["first", "second", "third", SUBJECT],
         "last": SUBJECT,
@@ -294,6 +330,8 @@ CASES = {
     "steered_tens_follow": Case(steered("tens"), None, 0.15),
     "failures_get_less": Case(failures("answer_contribution"), 0.3, 0.7),
     "few_heads": Case(heads, None, 0.5),
+    "better_than_random_heads": Case(better_heads(100), 0.5, 0.05),
+    "earlier_attention_is_not_needed": Case(cut(0, 3), 0.9, 0.5),
     "top_neurons_are_classified": Case(top_neurons, None, 0.3),
     "top_neurons_are_classified_above_chance": Case(top_neurons, 0.9, 0.3),
     "classification_has_low_recall": Case(recall, 0.3, 0.9),
@@ -387,6 +425,28 @@ def test_the_published_value_is_reproduced_and_its_opposite_is_not(claim: str, t
         ("top_neurons_are_classified", 0.7, partial(top_neurons, near_chance=30), None),
         ("top_neurons_are_classified", 0.7, partial(top_neurons, near_chance=5), False),
         ("top_neurons_are_classified", 0.9, partial(top_neurons, near_chance=5), True),
+        # The circuit of all heads is the random circuit of as many; no edge was cut.
+        ("better_than_random_heads", 0.0, better_heads(1024), None),
+        ("earlier_attention_is_not_needed", 1.0, cut(0, 0), None),
+        ("earlier_attention_is_not_needed", 1.0, cut(), None),
+        # Far fewer neurons than the study's share were measured.
+        ("small_circuit_is_faithful", 1.0, faithfulness("logit_effect", 0.003), None),
+        ("few_neurons_of_the_first_mlp", 1.0, faithfulness("first_mlp_logit_effect", 0.001), None),
+        # The importance that the other one is compared with is a ratio of noise.
+        (
+            "late_mlps_carry_only_the_result",
+            0.6,
+            importance("arithmetic", "result_fixed", 3.0, is_noise=True),
+            None,
+        ),
+        (
+            "late_mlps_carry_only_results_in_words",
+            0.6,
+            importance("number_words", "result_fixed", 3.0, is_noise=True),
+            None,
+        ),
+        # The last checkpoint's pairs appear at once, in the last step.
+        ("heuristics_appear_gradually", 0.2, partial(appearance, last=0.3), False),
         # Two halves of one question's pairs agree no better than chance: the rankings are noise.
         ("words_share_neurons", 0.5, overlap("coordinate", "number_words", ceiling=0.11), None),
         ("words_share_neurons", 0.1, overlap("coordinate", "number_words", ceiling=0.11), None),
@@ -405,6 +465,15 @@ def test_a_test_without_power_says_nothing(
 ):
     expected = (pytest.approx(value), ledger.VERDICTS[verdict])
     assert judged(claim, made(value), tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    "claim", ["top_neurons_are_classified", "top_neurons_are_classified_above_chance"]
+)
+def test_a_sample_of_the_neurons_has_no_known_top(claim: str, tmp_path: Path):
+    whole, sample = top_neurons(0.9), top_neurons(0.9, width=20_000)
+    assert judged(claim, whole, tmp_path)[1] == "reproduced"
+    assert judged(claim, sample, tmp_path)[1] == "not testable here"
 
 
 def test_every_other_query_gives_a_row_of_a_real_model(micro: Path):
