@@ -10,6 +10,7 @@ is shown. Both are one file that needs no other. A page larger than report.large
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,19 +23,29 @@ from stages.report.page.payloads import deflated, figures, tables
 from stages.report.page.rows import database
 from stages.report.settings import Report
 
+PARTS = Path("data/report")
+
 
 def main(subject: str | None = None, file: str = "reports/index.html") -> None:
-    """Write the page of a model to a file, or without one the page of all models."""
+    """Write the page of a model to a file, or without one the page of all models.
+
+    Ends the program if nothing was collected of the model.
+    """
+    parts = {path.stem: path for path in sorted(PARTS.glob("*.json"), key=lambda path: path.stem)}
     if subject is None:
-        _write(Path("reports/study.html"), "*", study=True)
+        _write(Path("reports/study.html"), list(parts.values()), study=True)
+    elif subject in parts:
+        _write(Path(file), [parts[subject]], study=False)
     else:
-        _write(Path(file), subject, study=False)
+        collected = ", ".join(parts) or "none"
+        sys.exit(f"no page for {subject!r}: models with data in {PARTS}: {collected}")
 
 
-def _write(file: Path, pattern: str, study: bool) -> None:
-    """Write the page of the models whose names match a pattern.
+def _write(file: Path, parts: list[Path], study: bool) -> None:
+    """Write the page of models.
 
-    study: whether it has the tables and figures that compare models.
+    parts: what was collected of each; study: whether the page has the tables and figures that
+    compare models.
     """
     settings, declared = load(Report), contents()
     if not study:
@@ -45,7 +56,7 @@ def _write(file: Path, pattern: str, study: bool) -> None:
         "shared/figures": deflated(figures(declared, settings)),
     }
     subjects = []
-    for path in sorted(Path("data/report").glob(f"{pattern}.json"), key=lambda path: path.stem):
+    for path in parts:
         part = json.loads(path.read_text(encoding="utf-8"))
         subjects.append(part["about"])
         for name, text in part["payloads"].items():
@@ -53,7 +64,8 @@ def _write(file: Path, pattern: str, study: bool) -> None:
     if study:
         for about in subjects:
             payloads[f"{about['subject']}/study"] = _compared(about, settings)
-    text = bounded(page(declared, settings, subjects, payloads), settings, payloads)
+    root = Path(os.path.relpath(".", file.parent)).as_posix()
+    text = bounded(page(declared, settings, subjects, payloads, root), settings, payloads)
     with replacing(file) as partial:
         partial.write_text(text, encoding="utf-8")
 

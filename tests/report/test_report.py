@@ -20,6 +20,7 @@ from stages.lib.core.vocabulary import CHAPTERS
 from stages.lib.dictionary import tables
 from stages.lib.sql.database import Database, connect
 from stages.lib.sql.files import subject_files
+from stages.report import index
 from stages.report.page.contents import Contents, Item, Rows, contents
 from stages.report.page.html import bounded
 from stages.report.page.rows import ContentsError, ask, database, packed, places, query
@@ -78,6 +79,28 @@ def test_the_page_of_a_model_has_nothing_about_another(built: Path, micro: Path,
     rows = inflated(text)["tables"]
     for item in ("trajectory-table", "finetuned", "study-claims"):
         assert rows[item]["rows"]
+
+
+def root_of(page: Path) -> Path:
+    """Return the folder that the links of a page to tables and figures start from."""
+    [text] = re.findall(r'id="declared">([^<]+)<', page.read_text())
+    return (page.parent / json.loads(text)["root"]).resolve()
+
+
+def test_links_of_a_page_lead_to_the_files_of_the_project(
+    built: Path, micro: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder = project(micro, tmp_path / "linked")
+    shutil.copytree(built / "data/report", folder / "data/report")
+    monkeypatch.chdir(folder)
+    pages = ["reports/index.html", "reports/planted/index.html", "page.html"]
+    for page in pages:
+        index.main("planted", page)
+        assert root_of(Path(page)) == folder.resolve()
+    before = Path(pages[0]).read_text()
+    with pytest.raises(SystemExit, match=r"no page for 'planet': models with data .* planted"):
+        index.main("planet")
+    assert Path(pages[0]).read_text() == before
 
 
 def test_ids_are_unique():

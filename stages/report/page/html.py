@@ -40,10 +40,12 @@ def page(
     settings: Report,
     subjects: list[dict[str, Any]],
     payloads: dict[str, str],
+    root: str,
 ) -> str:
     """Return the HTML of the page.
 
-    subjects: `about` each model; payloads: <subject>/<what> or shared/<what> -> base64 text.
+    subjects: `about` each model; payloads: <subject>/<what> or shared/<what> -> base64 text; root:
+    the project's folder as the page's links name it, such as "..".
     """
     jinja = Environment(
         loader=FileSystemLoader(FOLDER),
@@ -63,7 +65,7 @@ def page(
         operators=OPERATORS,
         sources=sources,
         queries={item.id: query(item, item.shared) for item in listed},
-        declared=_declared(contents, settings, subjects, sources),
+        declared=_declared(contents, settings, subjects, sources) | {"root": root},
         style=Markup(_read(FOLDER / "style.css")),
         script=Markup("\n".join(_read(FOLDER / name) for name in SCRIPTS)),
     )

@@ -31,7 +31,7 @@ function showItem(item, selected, tables, figures) {
   const file = place.querySelector(".file");
   file.hidden = !table;
   if (table) {
-    const link = { href: `../${table.file}`, textContent: table.file };
+    const link = { href: `${declared.root}/${table.file}`, textContent: table.file };
     Object.assign(file.querySelector("a"), link);
   }
   for (const name of place.querySelectorAll("[data-subject]")) {
@@ -172,9 +172,9 @@ function draw(host) {
 }
 
 function fileLink(path, ending, kind) {
-  const file = `${path}.${ending}`;
-  const label = `${kind} file reports/${file}`;
-  return make("a", { href: file, "aria-label": label }, `${kind} (.${ending})`);
+  const file = `reports/${path}.${ending}`;
+  const link = { href: `${declared.root}/${file}`, "aria-label": `${kind} file ${file}` };
+  return make("a", link, `${kind} (.${ending})`);
 }
 
 for (const article of document.querySelectorAll(".items > article")) {
