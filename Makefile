@@ -1,7 +1,7 @@
-# make: sets up, makes the default subject's page and all it takes, and says what that is.   make study: all subjects, and what compares them.
-# make model NAME=mine: the same of one model of params.yaml.   make example: a real model (examples/qwen).
-# make test: sets up and passes every test.
-# stages.warm: plain `dvc repro` makes the same, and loads the same libraries again for every stage.
+# make: sets up .venv, builds the page of the default model and all that it needs, and prints a summary.
+# make study: all models, and what compares them.   make model NAME=mine: one model of params.yaml.
+# make example: a real model (examples/qwen).   make test: sets up .venv and runs every test.
+# stages.warm loads libraries once. Plain `dvc repro` gives the same outputs, and loads them for every stage.
 PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE # each of hundreds of stages would compile our code again
@@ -12,7 +12,7 @@ all: setup
 	python -m stages.warm dvc repro
 	@bag status
 
-# Computes nothing: tables and the page of the default subject, from data/starter, verified against the locks.
+# Runs no stage: fetches tables and page of the default model from data/starter, and verifies them against the locks.
 quick: setup
 	@python -m stages.lib.console.starter fetch
 	@bag status
@@ -32,20 +32,26 @@ python -m stages.report.index $(NAME) reports/$(NAME)/index.html
 endef
 
 model: setup
-	@test -n "$(NAME)" || { echo "make model: say which model of params.yaml, such as NAME=abacus" >&2; exit 1; }
+	@test -n "$(NAME)" || { echo "make model: name a model of params.yaml, such as NAME=abacus" >&2; exit 1; }
 	$(through_every_chapter)
 
 # make example MODEL=…: a real model, from its GGUF file or org/name@commit on the Hub (examples/qwen).
 MODEL ?= models/qwen2.5-coder-0.5b-instruct-q4_k_m.gguf
 example: NAME = qwen
 example: setup
-	@grep -q '^  qwen:' params.yaml || bag add qwen "$(MODEL)" --entry examples/qwen/entry.yaml
+	@if ! grep -q '^  qwen:' params.yaml; then bag add qwen "$(MODEL)" --entry examples/qwen/entry.yaml; \
+	elif [ "$(origin MODEL)" != file ]; then for part in $(subst @, ,$(MODEL)); do grep -qF "$$part" params.yaml || { \
+		echo "make example: qwen in params.yaml is from another model than $(MODEL); remove its entry first" >&2; exit 1; }; done; fi
 	$(through_every_chapter)
 
 setup: .venv/installed
 
+# A .venv of another Python is removed: venv would keep its links to that Python.
 # pip would compile all that it installs, a minute of work. Python compiles what is imported; the last command does so for what every stage needs.
 .venv/installed: requirements.lock pyproject.toml
+	@$(PYTHON) -c "import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))" || { \
+		echo "make: bag needs Python 3.11 to 3.14, and $(PYTHON) is $$($(PYTHON) -V 2>&1); name another, such as make PYTHON=python3.12" >&2; exit 1; }
+	@test "$$(.venv/bin/python -V 2>&1)" = "$$($(PYTHON) -V 2>&1)" || rm -rf .venv
 	$(PYTHON) -m venv .venv
 	.venv/bin/pip install --quiet --no-deps --no-compile --requirement requirements.lock
 	.venv/bin/pip install --quiet --constraint requirements.lock torch  # what this machine's build of it needs besides, such as CUDA's libraries
@@ -69,8 +75,8 @@ lint: .venv/tests
 	.venv/bin/pip install --quiet --no-deps --no-compile --requirement $<
 	touch $@
 
-# make site: the documentation with a search, as pages that need no server and no network. Its
-# generator is not part of the setup either.
+# make site: builds the documentation with a search, as pages that need no server and no network.
+# Its generator is not part of the setup either.
 site: .venv/site
 	@python -m stages.site.gallery
 	NO_MKDOCS_2_WARNING=1 python -m mkdocs build --quiet --config-file stages/site/mkdocs.yml
@@ -80,23 +86,23 @@ site: .venv/site
 	.venv/bin/pip install --quiet --no-deps --no-compile --requirement $<
 	touch $@
 
-# Where `make push` and `make pull` share artifacts: make remote URL=s3://bucket/folder (or
+# Sets where `make push` and `make pull` share outputs: make remote URL=s3://bucket/folder (or
 # ssh://user@host/folder, /a/folder …).
 remote: setup
 	@case "$$URL" in \
-	"") echo "make remote: say where, such as URL=s3://bucket/folder, ssh://user@host/folder or /a/folder" >&2; exit 1 ;; \
-	*://*:*@*) echo "make remote: the URL holds a password, and .dvc/config is a tracked file; leave it out, then say" \
+	"") echo "make remote: name a place, such as URL=s3://bucket/folder, ssh://user@host/folder or /a/folder" >&2; exit 1 ;; \
+	*://*:*@*) echo "make remote: the URL holds a password, and Git tracks .dvc/config; leave it out, then run" \
 		"dvc remote modify --local storage password ..." >&2; exit 1 ;; \
 	esac
 	@dvc remote add --force --default storage "$$URL"
 	dvc remote modify storage verify true
 
-# Everything that is here to the remote, once the locks that say what that is are whole.
+# Pushes all outputs that are here, after checking that the locks are complete.
 push: setup
 	@python -m stages.lib.console.remote push
 
-# From the remote, verified against the locks, which plain `dvc pull` is not: everything; with
-# SUBJECT=abacus what is of one subject, what its stages read and its page; with
+# Fetches outputs and verifies them against the locks, which plain `dvc pull` does not: all outputs;
+# with SUBJECT=abacus those of one model, what its stages read, and its page; with
 # FILE=data/abacus/store/activations/add.h5 one file or folder.
 pull: setup
 	@python -m stages.lib.console.remote pull "$$SUBJECT" "$$FILE"

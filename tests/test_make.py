@@ -1,6 +1,7 @@
 """`make` reports mistakes, and writes and fetches nothing."""
 
 import re
+import shutil
 import tomllib
 from importlib.metadata import distribution
 from pathlib import Path
@@ -27,12 +28,12 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         (
             ("remote", "URL=ssh://user:SECRET@host/folder"),
-            "leave it out, then say dvc remote modify --local storage password",
+            "leave it out, then run dvc remote modify --local storage password",
         ),
-        (("remote",), "say where, such as URL=s3://bucket/folder"),
+        (("remote",), "name a place, such as URL=s3://bucket/folder"),
         (("pull", "SUBJECT=abacsu"), "unknown subject 'abacsu'; available subjects: abacus"),
         (("quick",), "no lock names a result of abacus; `make` makes them"),
-        (("model",), "say which model of params.yaml, such as NAME=abacus"),
+        (("model",), "name a model of params.yaml, such as NAME=abacus"),
         (("example", "MODEL=models/nothing.gguf"), "no GGUF file at models/nothing.gguf"),
         (
             ("pull", "FILE=data/abacus/store/activation"),
@@ -48,6 +49,31 @@ def test_a_mistake_is_a_sentence(project: Path, arguments: tuple[str, ...], mess
     assert "SECRET" not in done.stderr
     assert (project / ".dvc/config").read_text() == before
     assert not (project / "data").exists()
+
+
+@pytest.mark.parametrize("model", ["models/other.gguf", "org/name@0123abc"])
+def test_an_example_of_another_model_is_refused(tmp_path: Path, model: str):
+    """Without the message, `make example` would silently take the model that was added first."""
+    project = copy_project(tmp_path / "project")
+    params = project / "params.yaml"
+    entry = '  qwen:\n    source: "org/name"\n    revision: "4567cde"\n'
+    params.write_text(f"{params.read_text()}\n{entry}")
+    done = run_in(project, *MAKE, "example", f"MODEL={model}", check=False)
+    assert f"qwen in params.yaml is from another model than {model}" in done.stderr
+    assert done.returncode != 0
+
+
+def test_a_python_that_is_too_old_is_named(tmp_path: Path):
+    old = tmp_path / "old"
+    old.write_text('#!/bin/sh\ncase "$1" in -V) echo Python 3.10.9 ;; *) exit 1 ;; esac\n')
+    old.chmod(0o755)
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for name in ("requirements.lock", "pyproject.toml"):
+        (tmp_path / name).touch()
+    done = run_in(tmp_path, "make", "setup", f"PYTHON={old}", check=False)
+    assert f"bag needs Python 3.11 to 3.14, and {old} is Python 3.10.9; name another" in done.stderr
+    assert done.returncode != 0
+    assert not (tmp_path / ".venv").exists()
 
 
 def test_the_supported_pythons_are_those_of_all_pinned_packages():
