@@ -10,6 +10,8 @@ AVX-512, from the modification times of their outputs and from the CPU time of s
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from stages.lib.ask import LOGITS
 from stages.lib.core import environment
 from stages.lib.core.settings import read
@@ -20,6 +22,7 @@ from stages.lib.model.prefixes import FEWEST
 from stages.lib.settings import Passes, Runs
 from stages.lib.subject import Sizes, SubjectSettings
 from stages.store.rates import Rates
+from stages.store.settings import Dump
 
 ROLES, OPERANDS = 4, 3  # patched positions; those at which neurons of layer 0 are patched
 KINDS = {
@@ -46,8 +49,8 @@ REPEATED = 4e-8  # to repeat a coordinate of a prefix's keys and values for a pr
 STARTED = 7.0  # to start a stage that imports torch and transformers; its workers are forks
 PASSED = 0.75  # a run, relative to its forward passes: passes of runs are larger
 RUN = 5e-6  # the patch, measures and row of a run
-HELD = 1 << 30  # bytes of a pass that keeps residual streams, at most
 SINGLE = 4e-4  # the same for a run on a pair of its own, which shares no pass
+HELD = 1 << 30  # bytes of a pass that keeps residual streams, at most
 MOVING = 0.4  # share of mediation's runs that change anything before the last layer's end
 # The scores of a map, and of a cell of it: 11 ms for 90,000 cells; 4.5 ms for 10,000, but on a busy
 # machine of half the speed.
@@ -413,13 +416,16 @@ class Costs:
         tokenized = TOKENIZED * self.grid if several else self.grid * TOKENIZED / 10
         memory = LIBRARIES + 300 * self.grid
         yield CostRow(("store/prompts",), self.grid, "prompts", 7 + tokenized, memory)
-        block = min(self.params["dump"]["cells_per_block"], self.cells)
-        stored = 2 * self.a.neurons * self.kept
+        dump = Dump(**self.params["dump"])
+        values = int(self.a.neurons * self.kept)
+        stored = np.dtype(dump.store_dtype).itemsize * values
+        fitting = dump.prompts_per_block(values, self.settings.dtype)
+        block = min(fitting, self.cells)
         prefix = (prompts.length - prompts.own) * self.depth * self.a.heads * self.a.head_width
         passes = STORED * self.forward(self.grid, prompts.own) + REPEATED * self.grid * prefix
         cpu = STARTED + workers * self.rates.start + passes
         logits = self.passes.prompts * self.a.vocabulary * self.bytes + LOGITS
-        held = block * (stored + 4 * self.a.neurons) + PLANNED * self.grid + logits
+        held: float = block * (stored + 4 * self.a.neurons) + PLANNED * self.grid + logits
         held += self.loaded + self._in_pass(self.passes.prompts, prompts.own)
         disk = self.grid * (stored + PREDICTION_ROW)
         yield CostRow(("store/dump",), self.grid, "prompts", cpu, held, disk, workers)

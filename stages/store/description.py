@@ -429,7 +429,7 @@ def _results(operator: Operator, operands: np.ndarray) -> np.ndarray:
 
 def _needs(costs: Costs) -> Iterator[str]:
     free = _size(shutil.disk_usage(".").free)
-    stored = 2 * costs.maps * costs.cells
+    stored = np.dtype(costs.params["dump"]["store_dtype"]).itemsize * costs.maps * costs.cells
     yield f"disk          {_size(stored)} of activations; {free} are free on this disk"
     size = f"{_size(costs.weights)} of weights in {costs.settings.dtype}"
     yield f"memory        {size} for each of {environment.workers()} workers"

@@ -56,7 +56,7 @@ import numpy as np
 import polars as pl
 
 from stages.lib import ask, model
-from stages.lib.core import chunks, environment, hdf5_store, progress, shards
+from stages.lib.core import chunks, environment, hdf5_store, progress, shards, slots
 from stages.lib.core.digest import digest
 from stages.lib.core.settings import load
 from stages.lib.core.tables import write_table
@@ -96,6 +96,7 @@ class DumpWork:
             sums,
             chunks,
             hdf5_store,
+            slots,
             shards,
             dump_files,
             dump_plan,

@@ -39,7 +39,6 @@ class Means:
     neurons: np.ndarray
     heads: np.ndarray
     residual: np.ndarray
-    prompts: int = 0
 
     @classmethod
     def zeros(cls, checkpoint: Checkpoint, positions: int) -> "Means":
@@ -55,7 +54,6 @@ class Means:
         """Add other sums. slots: (positions of `other`,), which position here each belongs to."""
         for name in SUMS:
             getattr(self, name)[:, slots] += getattr(other, name)
-        self.prompts += other.prompts
 
 
 def shared_prefix(tokens: np.ndarray) -> int:
@@ -214,8 +212,6 @@ def run(
             targets = {i: torch.from_numpy(array[:, rows]) for i, array in activations.items()}
             kept: dict[str, Any] = {"targets": targets, "means": means, "staging": staging}
             logits = _logits(checkpoint, block, prefix, way, **kept)
-            if means is not None:
-                means.prompts += block.shape[0] * block.shape[1]
             yield read_off(logits, torch.from_numpy(answers[rows].ravel()).to(device))
         staging.finish()
 

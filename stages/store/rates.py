@@ -17,7 +17,7 @@ ROWS, TOKENS = 250, 2  # prompts of a measured pass, and tokens of each, as in a
 REACHED = {"float64": 0.35, "float32": 0.7, "float16": 0.7, "bfloat16": 0.7}
 READ = (
     300 << 20
-)  # bytes of weights that a worker reads, compares with digests and converts a second
+)  # bytes of weights that a worker reads, compares with digests and converts per second
 CHECKED = 250  # tokens that go through the model while it is compared with plain forward passes
 
 

@@ -78,6 +78,10 @@ def test_a_model_can_be_compared_with_itself(digits: Explorer):
 def test_the_command_for_a_missing_table_names_a_stage_that_writes_it(table: str):
     """It names the model if there is a stage for each model."""
     way = ways_to(table, "abacus")
+    if way.endswith(" only."):  # made for other models
+        [names] = re.findall(r"makes it for the models (.*) only", way)
+        assert "abacus" not in names.split(", ")
+        return
     if table == "runs":  # several chapters write it
         assert "`make study` here" in way
         return
@@ -87,6 +91,15 @@ def test_the_command_for_a_missing_table_names_a_stage_that_writes_it(table: str
     written = "/".join(declared.written(f"{chapter}/{stage}"))
     assert table in written.replace(".", "/").split("/")
     assert bool(at) == bool(entry["foreach"])
+
+
+@pytest.mark.parametrize("table", ["neuron_effects", "spectra", "discovered"])
+def test_no_command_is_given_for_a_stage_that_a_model_does_not_have(table: str):
+    """Checkpoints of training have few tables."""
+    way = ways_to(table, "abacus-step-01000")
+    assert re.search(r"^The stage \w+ makes it for the models abacus, .* only\.$", way)
+    assert "dvc repro" not in way
+    assert "dvc repro" in ways_to(table, "a-model-that-came-with-pulled-tables")
 
 
 def test_a_query_without_a_shared_table_names_its_stage_without_a_model(digits: Explorer):

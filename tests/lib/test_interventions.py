@@ -49,7 +49,7 @@ def plan(pairs: pl.DataFrame, rows: list[Intervention]) -> list[planning.Block]:
         (
             {"position": "op3"},
             "position 'op3' does not exist; there are op1, operator, op2, last, all, "
-            "or a token's place from 0",
+            "or the index of a token, from 0",
         ),
         ({"position": "-1"}, "position '-1' does not exist"),
         ({"position": "01"}, "position '01' does not exist"),
@@ -66,7 +66,7 @@ def plan(pairs: pl.DataFrame, rows: list[Intervention]) -> list[planning.Block]:
         (
             {"component": "edge", "units": None},
             "key position None does not exist; there are op1, operator, op2, last, "
-            "earlier, or a token's place from 0",
+            "earlier, or the index of a token, from 0",
         ),
         (
             {"component": "edge", "units": None, "position": "all", "key_position": "1"},

@@ -254,7 +254,8 @@ def test_a_large_cell_is_cut_for_people_and_refused_to_programs(
 ):
     monkeypatch.setattr(cells, "SHOWN", 100)
     monkeypatch.setattr(cells, "WHOLE", 1000)
-    for value in ("repeat('x', 5000)", "range(5000)", "map {1: repeat('x', 5000)}"):
+    long = "repeat('x', 5000)"
+    for value in (long, "range(5000)", f"map {{1: {long}}}", f"{{'size': {long}}}"):
         refused = _refused(Database({}), f"select {value} as wide", style)
         if refused:
             assert style != "records"

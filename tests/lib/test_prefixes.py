@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, MistralConfig
 
 from stages.lib import ask
-from stages.lib.model import checkpoint, prefixes, residuals
+from stages.lib.model import checkpoint, norms, prefixes, residuals
 from tests.conftest import SIZES, random_model
 
 EXAMPLES = np.random.default_rng(1).integers(3, 100, 12).tolist()
@@ -143,3 +143,19 @@ def test_a_stream_that_is_not_finite_is_an_error(tmp_path: Path):
     ):
         pass
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_quick_norms_give_what_the_norms_give_for_large_residual_streams(dtype: torch.dtype):
+    """The square of a length above 256 does not fit into float16."""
+    subject = checkpoint.prepared(random_model("llama").to(dtype))
+    pairs = norms.quick_norms(subject)
+    assert len(pairs) > 2
+    x = 1000 * torch.randn(
+        3, subject.architecture.width, generator=torch.Generator().manual_seed(0)
+    )
+    for norm, quick in pairs:
+        usual = norm(x.to(dtype))
+        assert usual.abs().max() > 0.1
+        close = 4 * torch.finfo(dtype).eps
+        torch.testing.assert_close(quick(x.to(dtype)), usual, rtol=close, atol=close)

@@ -1,5 +1,7 @@
 """Check the stage that runs interventions: interrupted, resumed, and compared with its inputs."""
 
+import errno
+import os
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +16,7 @@ from stages.lib.dictionary import tables
 from stages.lib.executor import runs
 from stages.lib.sql.database import connect
 from stages.lib.units.parts import Parts
+from stages.lib.units.pool import Refused
 from tests.conftest import run_in
 
 
@@ -152,7 +155,7 @@ def test_a_new_experiment_is_two_queries_and_three_entries(project: Path):
         assert database.columns("mine_effects") == columns
 
 
-def test_parts_are_joined_in_order_and_removed(tmp_path: Path):
+def test_parts_are_joined_in_order_and_removed(tmp_path: Path, capsys: pytest.CaptureFixture):
     output = tmp_path / "runs/x.parquet"
     tables = [pl.DataFrame({"n": [i, i]}) for i in range(3)]
     parts = Parts(output, "key")
@@ -160,13 +163,31 @@ def test_parts_are_joined_in_order_and_removed(tmp_path: Path):
         parts.write(number, tables[number])
     parts = Parts(output, "key")
     assert parts.missing(3) == [1]
+    assert capsys.readouterr().err == ""
     assert Parts(output, "another").missing(3) == [0, 1, 2]
+    assert f"{parts.folder} has 2 finished parts of another input" in capsys.readouterr().err
     parts = Parts(output, "key")
+    assert parts.missing(3) == [1]  # a forgotten variable, such as BAG_DEVICE, loses nothing
+    assert capsys.readouterr().err == ""
     for number, table in enumerate(tables):
         parts.write(number, table)
     parts.finish([[0], [1, 2]], tables[0].clear())
     assert pl.read_parquet(output)["n"].to_list() == [0, 0, 1, 1, 2, 2]
     assert not output.with_suffix(".parts").exists()
+
+
+def test_parts_need_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Some file systems have none, such as exFAT."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    parts = Parts(tmp_path / "x.parquet", "key")
+    for _ in range(2):
+        parts.admit("the digest")
+    with pytest.raises(Refused, match="this machine computes other numbers"):
+        parts.admit("another digest")
 
 
 def test_a_digest_depends_on_contents_names_and_facts(tmp_path: Path):

@@ -90,8 +90,8 @@ def test_a_process_that_computes_other_numbers_writes_no_parts(
     dump.main("abacus")
     monkeypatch.setattr(checkpoint, "parity_digest", lambda _: "other logits")
     monkeypatch.setenv(work.ENGINE, "array:1/2")
-    began = r"the one that began data/abacus/store/predictions\.parquet"
-    with pytest.raises(SystemExit, match=f"gives other numbers than {began}"):
+    began = r"the one that started data/abacus/store/predictions\.parquet"
+    with pytest.raises(SystemExit, match=f"computes other numbers than {began}"):
         dump.main("abacus")
 
 
@@ -122,8 +122,8 @@ def test_an_array_does_every_unit_once(
     for share in ("array:0/2", "array:1/2"):
         monkeypatch.setenv(work.ENGINE, share)
         dump.main("abacus")
-    message = f"part 0 of 2 is done, {(len(units) + 1) // 2} units of work; once all parts are"
-    assert f"dump abacus: {message}, the same command without" in capsys.readouterr().err
+    message = f"part 0 of 2 is done, {(len(units) + 1) // 2} units of work; when all parts are"
+    assert f"dump abacus: {message} done, run the same command without" in capsys.readouterr().err
     assert dump.DumpWork("abacus").missing() == []
     before = times(output)
     assert len(before) == len(units)

@@ -4,9 +4,13 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
+import polars as pl
 import pytest
+import yaml
 
+from stages.lib.core.tables import write_table
 from tests.micro import ROOT
 
 
@@ -58,3 +62,37 @@ def test_a_stage_that_is_run_in_a_chapter_is_told_where_to_run():
     )
     way_out = f"run this in the project's root; `cd {ROOT}`"
     assert done.stderr == f"{ROOT / 'stages/circuit'} has no folder stages/: {way_out}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "message"),
+    [
+        ("select $threshold as x", {}, "$threshold has no value"),
+        ("select y from cells", {}, 'Referenced column "y" not found'),
+        ("select from", {}, "syntax error"),
+        ("from nowhere", {}, "Table with name nowhere does not exist"),
+        ("select 1", {"outs": ["data/corpus/other.parquet"]}, "no mine.parquet among its outs"),
+    ],
+)
+def test_a_mistake_in_a_query_is_a_message(tmp_path: Path, text: str, more: dict, message: str):
+    """Whoever adds a query makes these first."""
+    chapter = tmp_path / "stages/corpus"
+    chapter.mkdir(parents=True)
+    (tmp_path / "params.yaml").write_text("default: abacus\n")
+    write_table(pl.DataFrame({"x": [1]}), tmp_path / "data/corpus/cells.parquet")
+    (chapter / "mine.sql").write_text(text)
+    deps = ["data/corpus/cells.parquet", "stages/corpus/mine.sql"]
+    stage = {"deps": deps, "outs": ["data/corpus/mine.parquet"], **more}
+    (chapter / "dvc.yaml").write_text(yaml.safe_dump({"stages": {"mine": stage}}))
+    done = subprocess.run(
+        [sys.executable, "-m", "stages.lib.sql.stage", "corpus/mine"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "data/corpus/mine.parquet").exists()

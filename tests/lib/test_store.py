@@ -196,7 +196,9 @@ def test_large_blocks_are_written_directly(
     cached = (8 << 20) // (values.itemsize * 8 * 20 * 128) + 1
     assert sum(direct) == 2 * 2 * max(0, 600 - 2 * cached)
     values[4000, 30, 5] = np.inf
-    with pytest.raises(hdf5_store.StoreError, match=r"layer 0 holds a value that float"):
+    with pytest.raises(
+        hdf5_store.StoreError, match=r"layer 0: an activation is NaN, infinite or too large"
+    ):
         written(hdf5_store.LayerWriter, *case)
 
 

@@ -137,6 +137,22 @@ def test_only_who_asks_for_it_hears_of_a_damaged_table(tmp_path: Path):
                 database.sql(query)
 
 
+def test_a_damaged_table_is_no_error_of_a_query_that_only_resembles_its_name(tmp_path: Path):
+    write_table(SMALL, tmp_path / "a/store/discovered_and_labels.parquet")
+    write_table(SMALL, tmp_path / "a/store/labels.parquet")
+    flip(tmp_path / "a/store/labels.parquet", 10, 4)
+    database = connect(tmp_path, threads=1)
+    for query in (
+        "from discovered_and_labels",
+        "select 1 as query_position from discovered_and_labels",
+        "from discovered_and_labels -- without a subquery",
+    ):
+        assert len(database.sql(query).fetchall()) > 0
+    for query in ("from labels", "from (select 1) as x, Labels", "from query('from lab' || 'els')"):
+        with pytest.raises(TableError, match=r"labels\.parquet is damaged"):
+            database.sql(query)
+
+
 def test_a_macro_does_not_hide_a_damaged_table(tmp_path: Path):
     """answers_of reads `runs`, which the query does not name."""
     runs = pl.DataFrame({

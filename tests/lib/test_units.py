@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from stages.lib.core import environment
 from stages.lib.core.settings import ParamsError
 from stages.lib.units import local
-from stages.lib.units.pool import Do, Report, WorkerError, Workers
+from stages.lib.units.pool import Do, Refused, Report, WorkerError, Workers
 from stages.lib.units.queue import DEATHS, Queue, Unit
 from tests.micro import ROOT
 
@@ -130,6 +130,31 @@ def test_workers_of_a_cluster_do_a_second_round():
     for _ in range(2):
         assert sorted(workers.do(UNITS, print)) == list(UNITS)
     assert len(workers.hired) == 2
+
+
+class Foreign(Joining):
+    """A worker that is refused at its first unit, if it is the first that is hired."""
+
+    def __init__(self, hired: list["Foreign"]):
+        self.is_refused, self.has_ended = not hired, False
+        hired.append(self)
+
+    def result(self) -> None:
+        if self.is_refused:
+            raise Refused("it computes other numbers")
+
+    def end(self) -> None:
+        self.has_ended = True
+
+
+def test_a_refused_worker_is_ended(capsys: pytest.CaptureFixture):
+    """Its memory and its processor would stay taken as long as the others work."""
+    hired: list[Foreign] = []
+    workers = Workers(2, lambda: Foreign(hired), list)
+    assert sorted(workers.do(UNITS, print)) == list(UNITS)
+    assert [worker.has_ended for worker in hired] == [True, False]
+    assert workers.hired == hired[1:]
+    assert "is refused: it computes other numbers" in capsys.readouterr().err
 
 
 def test_workers_end_with_the_process_that_started_them(tmp_path: Path):

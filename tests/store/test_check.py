@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from stages.lib.model.folder import ModelError
 from stages.lib.subject import Sizes, SubjectSettings, load_sizes, load_subject
 from stages.settings import Params
 from stages.store import add, budget, check, check_options, description
-from stages.store.costs import NULLS, NULLS_CELL, Costs
+from stages.store.costs import NULLS, NULLS_CELL, CostRow, Costs
 from stages.store.rates import Rates, layer_products
 from tests import families, vocabularies
 from tests.conftest import bag_in, random_model, run_in
@@ -574,6 +575,24 @@ def test_costs_are_those_of_the_docs(project: Path):
     runs = large.neurons(Sizes())
     assert runs / 1e6 == pytest.approx(late + first, rel=0.01)
     assert large.forward(runs, large.swept()) == pytest.approx(flop * 1e18, rel=0.2)
+
+
+def test_the_memory_and_disk_of_a_dump_follow_its_settings(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A block of prompts fits half of dump.memory_mib; float32 takes twice the disk."""
+
+    def dump(**settings: object) -> CostRow:
+        costs = costs_of(mine(), speed=1e9)
+        costs.a = replace(costs.a, neurons=5000)
+        monkeypatch.setitem(costs.params, "dump", costs.params["dump"] | settings)
+        [row] = [row for row in costs.rows(Sizes()) if "store/dump" in row.stages]
+        return row
+
+    wide, narrow = dump(memory_mib=100_000), dump(memory_mib=128)
+    assert wide.memory > narrow.memory
+    half, whole = dump(store_dtype="float16"), dump(store_dtype="float32")
+    assert 1.5 < whole.disk / half.disk <= 2
 
 
 @pytest.mark.parametrize(

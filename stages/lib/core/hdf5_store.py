@@ -124,12 +124,11 @@ class LayerWriter:
             self._write_cached(layer, first, narrow[stop:], stop)
 
     def _direct(self, layer: int, first: int, block: np.ndarray) -> tuple[int, int]:
-        """Return from which neuron of a block up to which chunks can be written past HDF5's cache.
+        """Return the range of a block's neurons whose chunks are written past HDF5's cache.
 
-        The cache decides in which order chunks stand in the file. To leave that order as it is, it
-        gets as many chunks as it holds at the start, which replace those of an earlier block, and
-        at the end, which it keeps. In between, it would only pass chunks on in their order. Chunks
-        that are written in parts stay longer, so that their layer's go through the cache.
+        The cache decides the order of chunks in the file. To keep this order, the first and the
+        last chunks of a block, as many as the cache holds, still go through the cache. So does the
+        whole layer once a chunk was written in parts.
         """
         dataset = self.datasets[layer]
         neurons, *rest = dataset.chunks
@@ -205,8 +204,10 @@ class LayerStore:
 def _need_finite(layer: int, values: np.ndarray) -> None:
     """Raise StoreError if a value is infinite or NaN."""
     if not _all_finite(values):
-        way_out = "set dump.store_dtype: float32 in stages/store/params.yaml"
-        raise StoreError(f"layer {layer} holds a value that {values.dtype} does not; {way_out}")
+        problem = f"layer {layer}: an activation is NaN, infinite or too large for {values.dtype}"
+        if values.dtype == np.float16:
+            problem += "; set dump.store_dtype: float32 in stages/store/params.yaml"
+        raise StoreError(problem)
 
 
 def _all_finite(values: np.ndarray) -> bool:
@@ -263,6 +264,15 @@ def read_array(path: Path, name: str) -> np.ndarray:
     try:
         with _opened(path) as file:
             return file[name][:]
+    except Exception as error:  # as above
+        raise _damaged(path, error, f"dataset {name}: ") from None
+
+
+def read_shape(path: Path, name: str) -> tuple[int, ...]:
+    """Return the shape of one array of such a store. Raises StoreError as `read_array` does."""
+    try:
+        with _opened(path) as file:
+            return file[name].shape
     except Exception as error:  # as above
         raise _damaged(path, error, f"dataset {name}: ") from None
 

@@ -17,6 +17,7 @@ from stages.lib.executor.interventions import Intervention, InterventionError, P
 from stages.lib.model.architecture import Architecture
 
 PAIRS = "pairs"
+HELD = 256 << 20  # bytes of arrays that a process keeps: many patches name the same ones
 
 
 class Given:
@@ -26,7 +27,7 @@ class Given:
     """
 
     def __init__(self, path: Path):
-        self.path, self.rows = path, dict[int, int]()
+        self.path, self.rows, self._arrays = path, dict[int, int](), dict[str, np.ndarray]()
         for row, pair in enumerate(hdf5_store.read_array(path, PAIRS).tolist()):
             if self.rows.setdefault(pair, row) != row:
                 problem = f"{path} gives values for pair {pair} twice"
@@ -48,7 +49,15 @@ class Given:
 
         Raises InterventionError for a pair without a value.
         """
-        return hdf5_store.read_array(self.path, str(patch.given))[self.rows_of(pairs)]
+        return self._array(str(patch.given))[self.rows_of(pairs)]
+
+    def _array(self, name: str) -> np.ndarray:
+        if name not in self._arrays:
+            array = hdf5_store.read_array(self.path, name)
+            if sum(kept.nbytes for kept in self._arrays.values()) + array.nbytes > HELD:
+                self._arrays.clear()
+            self._arrays[name] = array
+        return self._arrays[name]
 
     def rows_of(self, pairs: np.ndarray) -> list[int]:
         """Return the rows of these pairs. Raises InterventionError for a pair without one."""
@@ -60,20 +69,23 @@ class Given:
 
     def check(self, interventions: Iterable[Intervention], architecture: Architecture) -> None:
         """Raise InterventionError unless each array has one row per pair, one column per unit."""
+        shapes: dict[str, tuple[int, ...]] = {}
         for intervention in interventions:
             for patch in intervention.patches:
-                if patch.given is not None:
-                    self._check(intervention.number, patch, architecture)
+                if patch.given is None:
+                    continue
+                if patch.given not in shapes:
+                    shapes[patch.given] = hdf5_store.read_shape(self.path, patch.given)
+                needed = len(self.rows), _units(patch, architecture)
+                if shapes[patch.given] != needed:
+                    sizes = f"{_product(shapes[patch.given])} values, not {_product(needed)}"
+                    array = f"intervention {intervention.number}: {patch.given!r} in {self.path}"
+                    raise InterventionError(f"{array} has {sizes}: pairs x units")
 
-    def _check(self, number: int, patch: Patch, architecture: Architecture) -> None:
-        is_residual = patch.component == "residual"
-        units = architecture.width if is_residual else architecture.neurons
-        shape = hdf5_store.read_array(self.path, str(patch.given)).shape
-        needed = len(self.rows), units
-        if shape != needed:
-            sizes = f"{_product(shape)} values, not {_product(needed)}: pairs x units"
-            array = f"{patch.given!r} in {self.path}"
-            raise InterventionError(f"intervention {number}: {array} has {sizes}")
+
+def _units(patch: Patch, architecture: Architecture) -> int:
+    """Return how many units a patch of all units writes."""
+    return architecture.width if patch.component == "residual" else architecture.neurons
 
 
 def _product(shape: tuple[int, ...]) -> str:

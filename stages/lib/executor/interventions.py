@@ -59,7 +59,7 @@ class Patch:
 
     units: heads, neurons or coordinates as int32 bytes (hashable, small), None for all of them;
     position: a role, a location in digits, or "all"; key_position: of an edge, else None; given:
-    name of the external values that replace it (see given.py), None for other replacements.
+    name of the external values that replace it (external_values.py), None for other replacements.
     """
 
     component: str
@@ -253,7 +253,7 @@ def _among(number: int, what: str, value: object, allowed: Sequence, more: str =
 
 def _position(number: int, what: str, value: str | None, named: Sequence[str]) -> None:
     if not is_place(value):
-        _among(number, what, value, named, ", or a token's place from 0")
+        _among(number, what, value, named, ", or the index of a token, from 0")
 
 
 def _check(number: int, patch: Patch, architecture: Architecture, roles: Sequence[str]) -> None:

@@ -87,6 +87,9 @@ def check(table: pl.DataFrame, vocabulary: int) -> None:
             "positions and counterfactual_positions of a table of pairs must name the same roles: "
             f"not {', '.join(clean)} and {', '.join(other)}"
         )
+    if "last" not in clean:
+        problem = f"positions of a table of pairs name the roles {', '.join(clean) or 'none'}"
+        raise InterventionError(f"{problem}; add last, the last token of the prompt")
     known = known.with_columns(table[f"{which}positions"] for which in BOTH)
     twice = known["pair"].is_duplicated()
     if twice.any():

@@ -19,7 +19,7 @@ from stages.lib.model.checkpoint import Checkpoint
 from stages.lib.model.float64 import widen
 from stages.lib.model.folder import ModelError, sentence
 
-TRIED = 6  # interventions that are compared, spread over the work
+TRIED = 6  # interventions that are compared at most, spread over the work
 PROMPTS = 2  # pairs for each of them
 COPIED = 2_000_000_000  # parameters of the largest model that is copied to float64 (8 bytes each)
 
@@ -33,7 +33,7 @@ def check(executor: Executor, blocks: Sequence[Block]) -> None:
 
     Raises ParityError if logits differ, or if zeroing a whole MLP changes no logit.
     """
-    step = max(1, len(blocks) // TRIED)
+    step = max(1, -(-len(blocks) // TRIED))
     for block in blocks[::step]:
         pairs = block.pairs.part(slice(PROMPTS))
         _same(executor, pairs, block.interventions[len(block.interventions) // 2])

@@ -117,7 +117,7 @@ class RunsWork:
         weights = checkpoint.fingerprint(self.subject.settings.source)
         facts = (name, weights, self.subject.settings.dtype, settings)
         machine = environment.device(), environment.passes()
-        key = digest([*self.inputs, model, Path(__file__).parent], *facts, *machine)
+        key = digest([*self.inputs, model, slots, Path(__file__).parent], *facts, *machine)
         output = self.subject.path(f"{chapter}/runs/{self.experiment}.parquet")
         self.parts = Parts(output, key)
 

@@ -56,9 +56,11 @@ def _quick(norm: Any, width: int) -> Forward:
         x = x.to(scaled.device)  # the replaced forward function would have moved it
         if x.is_cuda:
             return torch.nn.functional.rms_norm(x, (width,), scaled, small)
-        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        # the square of a length above 256 exceeds float16
+        precise = torch.promote_types(x.dtype, torch.float32)
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=precise)
         scale = length.square_().div_(width).add_(small).rsqrt_()
-        return (x * scale).mul_(scaled)
+        return (x * scale.to(x.dtype)).mul_(scaled)
 
     return forward
 

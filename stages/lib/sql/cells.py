@@ -123,7 +123,9 @@ def _limited(value: str, name: str, kind: Any) -> str:
 def _grows(kind: Any) -> bool:
     """Return whether values of a type may be of any size."""
     if kind.id in NESTED:
-        return any(_grows(child) for name, child in kind.children if name != "size")
+        # the other child of an array is its size
+        children = kind.children[:1] if kind.id == "array" else kind.children
+        return any(_grows(child) for _, child in children)
     return kind.id in GROWING
 
 

@@ -28,7 +28,7 @@ EXPLAIN = re.compile(r"^\s*explain\b\s*(analyze\b|\([^)]*\))?", re.IGNORECASE)
 # in queries that list tables
 CATALOG = re.compile("show|information_schema|duckdb_|pg_")
 # in queries that may compute a table's name: query(…), query_table(…)
-ANY = "query"
+ANY = re.compile(r"\bquery(_table)?\b")
 SUMS_OF_DUMP = {"activations": "neuron_sums"}  # lazy table -> the table that has its sums
 SUMS_COLUMNS = (
     "subject, operator, layer, neuron, "
@@ -99,6 +99,8 @@ class Database:
         for statement in self.connection.extract_statements(MACROS.read_text(encoding="utf-8")):
             self._macros[MACRO.findall(statement.query)[0]] = statement.query
         self._created: set[str] = set()  # macros that the engine knows
+        # name -> why not: the macro reads a table or column that is missing here
+        self._not_created: dict[str, str] = {}
         self._narrowed = 0
 
     def __enter__(self) -> "Database":
@@ -116,18 +118,20 @@ class Database:
         called = self._called_macros(text)
         whole_text = text + "".join(self._macros[name].lower() for name in called)
         for name in sorted(self.files.keys() - self._checked):
-            if name.lower() in whole_text or ANY in whole_text:  # a table too many costs only time
+            # a table too many costs only time, unless it is damaged
+            if _has_word(whole_text, name.lower()) or ANY.search(whole_text):
                 tables.check(parquet(self.files[name]))
                 self._open(name)
                 self._checked.add(name)
         if CATALOG.search(whole_text):
             self._open_all()
         for name in called:
-            # a macro that reads a table or column that is missing here is not created
             if name not in self._created:
-                with suppress(duckdb.CatalogException, duckdb.BinderException):
+                try:
                     self.connection.execute(self._macros[name])
                     self._created.add(name)
+                except (duckdb.CatalogException, duckdb.BinderException) as error:
+                    self._not_created[name] = str(error)
 
     def _called_macros(self, text: str) -> list[str]:
         """Return the macros that a text names, and those that they call, in order of definition."""
@@ -215,8 +219,15 @@ class Database:
         try:
             return self._sql(query, parameters)
         except duckdb.CatalogException as error:
-            subject = self._subject(query, parameters)
-            raise QueryError(explained(str(error), self.tables(), subject)) from None
+            message, subject = self._reason(str(error)), self._subject(query, parameters)
+            raise QueryError(explained(message, self.tables(), subject)) from None
+
+    def _reason(self, message: str) -> str:
+        """Return an error's message, for an unknown macro the error that kept it from creation."""
+        for name, why in self._not_created.items():
+            if f"Function with name {name} does not exist" in message:
+                return why
+        return message
 
     def unknown_names(self, query: str, parameters: Mapping[str, Any]) -> list[str]:
         """Return remarks on subjects and operators of a query that none of its tables has."""
@@ -299,7 +310,8 @@ class Database:
 
         names = self.connection.sql(query, params=parameters or None).columns
         ask = partial(self._ask, parameters=parameters)
-        by_sums = summed(query, MEASURES, names)
+        columns = {name: table.columns.names for name, table in self.lazy.items()}
+        by_sums = summed(query, columns, names)
         return by_sums or narrow(query, lazy, set(self._macros), ask, self._narrow)
 
     def tables(self) -> list[str]:
@@ -345,6 +357,11 @@ class Database:
         narrowed = f"{name}__{self._narrowed}"
         self.connection.register(narrowed, self.lazy[name].narrowed(keys))
         return narrowed
+
+
+def _has_word(text: str, word: str) -> bool:
+    """Return whether a text has a word, rather than a longer one that contains it."""
+    return word in text and bool(re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text))
 
 
 def _check_parameters(needed: Iterable[str], given: Iterable[str]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path, PurePath
 
 import yaml
 
+from stages.lib.core.settings import sections_of
 from stages.lib.core.vocabulary import CHAPTERS
 
 STAGES = Path(__file__).parents[2]
@@ -23,8 +24,8 @@ RENAMED_COLUMNS = {
 }
 UNKNOWN_COLUMN = re.compile(r'[Cc]olumn (?:named )?"(\w+)"')
 BEFORE, AFTER = "Table with name ", " does not exist!"  # around the name in the engine's message
-# file and name of a stage, and whether there is one stage for each subject
-Maker = tuple[str, str, bool]
+# file and name of a stage, and the section of models that it runs for, empty for no model
+Maker = tuple[str, str, str]
 
 
 def is_known(table: str) -> bool:
@@ -39,8 +40,11 @@ def ways_to(table: str, subject: str) -> str:
         return "`bag tables` lists the tables that exist here."
     if len({PurePath(file).parts[1] for file, *_ in makers}) > 1:
         return "Several stages make it: `make study` here, or `make pull` from where it was made."
-    file, stage, for_each = makers[0]
-    target = f"{file}:{stage}{f'@{subject}' if for_each else ''}"
+    file, stage, section = makers[0]
+    known = _models("known")
+    if section and subject in known and subject not in _models(section):
+        return f"The stage {stage} makes it for the models {', '.join(_models(section))} only."
+    target = f"{file}:{stage}{f'@{subject}' if section else ''}"
     chapter = PurePath(file).parts[1]
     commands = f"`dvc repro {target}` here, or `make pull` from where it was made"
     return f"The stage {stage} of stages/{chapter} makes it: {commands}."
@@ -80,9 +84,18 @@ def _makers() -> dict[str, list[Maker]]:
         for stage, entry in yaml.safe_load(file.read_text(encoding="utf-8"))["stages"].items():
             for output in entry.get("do", entry).get("outs", []):
                 for table in _table(output):
-                    maker = file.relative_to(STAGES.parent).as_posix(), stage, "foreach" in entry
+                    section = entry.get("foreach", "").strip("${}")
+                    maker = file.relative_to(STAGES.parent).as_posix(), stage, section
                     makers.setdefault(table, []).append(maker)
     return makers
+
+
+def _models(section: str) -> list[str]:
+    """Return the models of a section of params.yaml, in its order; none without the section."""
+    params = STAGES.parent / "params.yaml"
+    if not params.exists():
+        return []
+    return list(sections_of(params, params.read_text(encoding="utf-8")).get(section) or {})
 
 
 def _table(output: str | dict) -> list[str]:

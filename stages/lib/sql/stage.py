@@ -22,7 +22,7 @@ import yaml
 from stages.lib.core.settings import read
 from stages.lib.core.tables import write_table
 from stages.lib.core.vocabulary import CHAPTERS
-from stages.lib.sql.database import Database, QueryError
+from stages.lib.sql.database import ERRORS, Database, QueryError, sentence
 from stages.lib.sql.files import files_of, table_of
 
 # the C parser, where it is installed, takes a fifteenth of the time
@@ -43,19 +43,28 @@ def main(stage: str, subject: str | None = None) -> None:
     paths = {table_of(path.relative_to("data")): path for path in outputs}
     files = files_of(path for path in dependencies if path.parts[0] == "data")
     values = {"subject": subject} | _values(map(expand, _sections(entry)), settings)
-    for query in dependencies:
-        if query.suffix == ".sql":
-            _run(query, files, values, paths[query.stem])
-            files[query.stem] = [paths[query.stem]]
+    queries = [path for path in dependencies if path.suffix == ".sql"]
+    for query in queries:
+        if query.stem not in paths:
+            problem = f"the stage {stage} has {query} among its deps, and no {query.stem}.parquet"
+            raise QueryError(f"{problem} among its outs; add data/…/{query.stem}.parquet")
+    for query in queries:
+        _run(query, files, values, paths[query.stem])
+        files[query.stem] = [paths[query.stem]]
 
 
 def _run(query: Path, files: dict[str, list[Path]], values: dict[str, Any], output: Path) -> None:
     """Write the rows of a query. files: the tables that it may read; values: of its $names."""
     text = query.read_text(encoding="utf-8")
     database = Database(files, threads=1)  # with one thread, sums of floats are always the same
-    names = database.connection.extract_statements(text)[0].named_parameters
-    rows = database.sql(text, **{name: values[name] for name in names})
-    write_table(rows.pl(), output)
+    try:
+        names = database.connection.extract_statements(text)[0].named_parameters
+        # `sql` reports a $name without a value
+        known = {name: values[name] for name in names if name in values}
+        rows = database.sql(text, **known).pl()
+    except ERRORS as error:
+        raise QueryError(f"{query}: {sentence(error)}") from None
+    write_table(rows, output)
 
 
 def _check_folder() -> None:

@@ -1,11 +1,12 @@
 """Keep the parts of a long stage's output while it runs, so that an interrupted stage continues.
 
 They lie beside the output in <output>.parts/<key>/; the key is a digest of everything that they
-depend on. Parts under another key are removed, and so are all parts once the output is written.
+depend on. All parts are removed once the output is written, those under other keys as well.
 """
 
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,10 +24,18 @@ class Parts:
 
     def __init__(self, output: Path, key: str):
         self.output, self.folder = output, output.with_suffix(PARTS) / key[:32]
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for other in self.folder.parent.iterdir():
-            if other != self.folder:
-                shutil.rmtree(other, ignore_errors=True)
+        with suppress(FileExistsError):
+            self.folder.mkdir(parents=True)
+            self._report_others()
+
+    def _report_others(self) -> None:
+        """Say which finished parts are of no use here, as a wrong variable may be the reason."""
+        for other in sorted(self.folder.parent.iterdir()):
+            parts = len(list(other.glob("*.parquet")))
+            if other != self.folder and parts:
+                problem = f"{other} has {parts} finished parts"
+                why = "of another input, setting or code, or of another device or BAG_PASSES"
+                print(f"{problem} {why}; they stay until the output is written", file=sys.stderr)
 
     def admit(self, parity_digest: str) -> None:
         """Let this process write parts if it computes the same numbers as the first process.
@@ -37,12 +46,12 @@ class Parts:
         with replacing(self.folder / "parity_digest of another", shared=True) as partial:
             partial.write_text(parity_digest, encoding="utf-8")
             with suppress(FileExistsError):
-                os.link(partial, first)  # whole at once, and by only one process
+                _appear(partial, first)
         if first.read_text(encoding="utf-8") != parity_digest:
             raise Refused(
-                "this processor, or its libraries, gives other numbers than the one that began "
-                f"{self.output}: run the same command there, "
-                f"or remove {self.folder.parent} to begin again on this one"
+                f"this machine computes other numbers than the one that started {self.output} "
+                "(another processor or other libraries): continue there, "
+                f"or remove {self.folder.parent} to start again here"
             )
 
     def missing(self, count: int) -> list[int]:
@@ -93,3 +102,14 @@ class Parts:
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:06}.parquet"
+
+
+def _appear(whole: Path, path: Path) -> None:
+    """Make a file appear at `path`, whole at once. Raises FileExistsError if there is one."""
+    try:
+        os.link(whole, path)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links, on which two processes may see half of the text
+        with path.open("xb") as file:
+            file.write(whole.read_bytes())

@@ -202,6 +202,9 @@ class Round:
         self.busy.remove(worker)
         print(f"{worker} is refused: {reason}", file=sys.stderr)
         self.workers.hired.remove(worker)
+        worker.end()
+        if worker in self.shares:
+            self.shares.pop(worker).end(0)
         if worker.unit is not None:
             self.queue.back(id(worker), worker.unit)
 

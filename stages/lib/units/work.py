@@ -28,6 +28,7 @@ from typing import Protocol
 from stages.lib.core import progress
 from stages.lib.core.hdf5_store import StoreError
 from stages.lib.core.settings import ParamsError
+from stages.lib.core.tables import TableError
 from stages.lib.units import local
 from stages.lib.units.pool import RESUME, Do, Report, Workers
 from stages.lib.units.queue import Unit
@@ -83,7 +84,8 @@ def carry_out(make: Callable[..., Work], *arguments: str) -> None:
         _carry_out(make, *arguments)
     except KeyboardInterrupt:
         raise SystemExit(f"interrupted; {RESUME}") from None
-    except (FloatingPointError, StoreError) as error:  # a value is not finite, or the disk is full
+    except (FloatingPointError, StoreError, TableError) as error:
+        # a value is not finite, the disk is full, or an input is damaged
         raise SystemExit(f"{' '.join(arguments)}: {error}") from None
 
 
@@ -97,7 +99,7 @@ def _carry_out(make: Callable[..., Work], *arguments: str) -> None:
             _do_missing(work, part, workers)
     if part:
         name = f"{work.title}: part {part.index} of {part.count}"
-        next_step = f"once all parts are, the same command without {ENGINE} puts them together"
+        next_step = f"when all parts are done, run the same command without {ENGINE} to join them"
         print(f"{name} is done, {done} units of work; {next_step}", file=sys.stderr)
 
 

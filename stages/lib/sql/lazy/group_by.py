@@ -31,20 +31,21 @@ UNDERSTOOD = (
 )  # fmt: skip
 
 
-def summed(query: str, measures: Mapping[str, str], names: list[str]) -> str | None:
+def summed(query: str, columns: Mapping[str, Sequence[str]], names: list[str]) -> str | None:
     """Return the query over the table of sums, None if it is not of this kind.
 
-    measures: lazy table -> its measure; names: those of the columns that the query returns.
+    columns: lazy table -> its columns, the measure last; names: those of the columns that the query
+    returns.
     """
     try:
         tree = sqlglot.parse_one(query, dialect="duckdb")
     except sqlglot.errors.SqlglotError:
         return None
     table = _only_table(tree)
-    if table is None or table.name not in measures or len(tree.expressions) != len(names):
+    if table is None or table.name not in columns or len(tree.expressions) != len(names):
         return None
     aggregates = list(tree.find_all(*FROM_SUMS))
-    if not aggregates or not _only_whole_neurons(tree, aggregates, measures[table.name]):
+    if not aggregates or not _only_whole_neurons(tree, aggregates, columns[table.name]):
         return None
     for projection, name in zip(tree.expressions, names, strict=True):
         if not isinstance(projection, exp.Alias):
@@ -72,12 +73,15 @@ def _only_table(tree: exp.Expr) -> exp.Table | None:
     return tables[0]
 
 
-def _only_whole_neurons(tree: exp.Expr, aggregates: Sequence[exp.Expr], measure: str) -> bool:
+def _only_whole_neurons(
+    tree: exp.Expr, aggregates: Sequence[exp.Expr], columns: Sequence[str]
+) -> bool:
     """Return whether the query can be computed from sums over whole neurons.
 
     The aggregates must be count(*) or of the measure alone. All other columns must be keys, or
-    names that the query gives.
+    names that the query gives. columns: of the table, the measure last.
     """
+    *_, measure = columns
     counted = 0
     for aggregate in aggregates:
         counts_rows = isinstance(aggregate, exp.Count) and isinstance(aggregate.this, exp.Star)
@@ -91,8 +95,12 @@ def _only_whole_neurons(tree: exp.Expr, aggregates: Sequence[exp.Expr], measure:
     given = {column.alias for column in tree.expressions if isinstance(column, exp.Alias)}
     for column in tree.find_all(exp.Column):
         is_aggregated = isinstance(column.parent, tuple(FROM_SUMS))
-        in_where = column.find_ancestor(exp.Where) is not None
-        is_given = column.name in given and not column.table and not in_where
+        is_given = column.name in given and not column.table
+        # there the name of a column of the table means this column, and a new name follows it
+        if column.find_ancestor(exp.Where) or (
+            column.name in columns and column.find_ancestor(exp.Group, exp.Having)
+        ):
+            is_given = False
         if not (is_aggregated or is_given or column.name in KEYS):
             return False
     where = tree.args.get("where")
