@@ -1,6 +1,7 @@
 -- The heads of each operator's circuit: the fewest heads of largest effect that reach the target
 -- faithfulness. The circuit of all heads is the whole model and always reaches it. If no smaller
--- circuit does, all heads are listed.
+-- circuit does, all heads are listed. The prompts that choose the number of heads also measure the
+-- circuit's faithfulness, which is therefore slightly too high.
 --
 -- subject       VARCHAR   the model
 -- operator      VARCHAR   add, subtract, multiply or divide

@@ -1,5 +1,6 @@
 -- The fewest heads that recover a given share of the answer, compared with random circuits of the
--- same size (Tables 1 and 2).
+-- same size (Tables 1 and 2). The prompts that choose the number of heads also measure the circuit,
+-- whose faithfulness is therefore slightly too high.
 --
 -- subject              VARCHAR   the model
 -- operator             VARCHAR   add, subtract, multiply or divide

@@ -1,9 +1,9 @@
 -- Precision and recall of discovered predicates on the synthetic model `planted`, whose heuristics
 -- are known.
 --
--- A predicate is right if the same cells satisfy it as the planted heuristic. The search knows no
--- heuristics. It gives a neuron one predicate, so recall is at most one half on mixtures, which
--- have two heuristics.
+-- A predicate is right if the same cells satisfy it as the planted heuristic, or exactly the other
+-- cells. The search knows no heuristics. It gives a neuron one predicate, so recall is at most one
+-- half on mixtures, which have two heuristics.
 --
 -- grade       VARCHAR  how exactly neurons implement what was planted: exact, partial, soft,
 --                      mixture (of two heuristics), noise (nothing was planted) or all

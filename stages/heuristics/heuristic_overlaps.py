@@ -9,7 +9,7 @@ Table heuristic_overlaps: pairs of heuristics that share more cells than chance,
     heuristic  VARCHAR  name of a heuristic in the table scores
     other      VARCHAR  name of another heuristic in the table scores
     overlap    FLOAT    share of the smaller heuristic's cells that the larger one has,
-                        chance_corrected for chance: 0 is chance, 1 is inclusion
+                        corrected for chance: 0 is chance, 1 is inclusion
     same       BOOLEAN  whether both heuristics have the same cells
 """
 

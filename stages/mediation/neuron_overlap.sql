@@ -16,7 +16,8 @@
 -- shared      BIGINT    units that are among the k of both questions
 -- share       DOUBLE    shared / k, 0 to 1
 -- ceiling     DOUBLE    share between the two halves of one question, mean over both questions, 0
---                       to 1; if it is no larger than chance, rankings are noise
+--                       to 1; if it is no larger than chance, rankings are noise. Halves have half
+--                       of the pairs, so that the share of whole samples may exceed the ceiling
 -- chance      DOUBLE    expected share of two random sets: k / width, 0 to 1
 -- chance_std  DOUBLE    standard deviation of the share of two random sets
 -- p_value     DOUBLE    probability that two random sets share at least as many (hypergeometric)
