@@ -1,5 +1,5 @@
--- The best predicate of each neuron, and whether it is discovered: whether it describes the neuron's
--- activations better than any predicate describes them with the operands relabelled.
+-- The best predicate of each neuron, and whether it is discovered: whether it describes the
+-- neuron's activations better than any predicate describes them with the operands relabelled.
 --
 -- Every neuron competes with its decoy, the same neuron with relabelled operands, and the larger
 -- gain wins. If labels do not matter, both win equally often. So the decoys that win with a gain of

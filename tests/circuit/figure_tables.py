@@ -178,7 +178,7 @@ def written_by(
 
     Figures and their data are pickled and unpickled, as they are for worker processes. The figures
     are drawn for screens alone, without a layout, which take a third of the time. The micro project
-    draws figures for papers, too, and from real data (test_every_figure_that_is_declared_is_drawn
+    draws figures for papers, too, and from real data (test_every_declared_figure_is_drawn
     in tests/report), and tests/test_pipeline.py checks that they are always the same.
     """
     write = drawing.write

@@ -18,6 +18,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
 from stages.explorer.explore import served
+from stages.explorer.pages import LISTED
 from stages.explorer.project import Project
 from stages.explorer.question import Question
 from tests.micro import HALFWAY
@@ -321,7 +322,9 @@ def test_text_stands_out_in_light_and_dark(visitor: Visitor):
 
 
 def test_nothing_was_loaded_from_elsewhere(visitor: Visitor):
-    """This is the last test: the browser's logs have the requests of all tests before."""
+    """This is the last test: the browser's logs also have the requests of tests before."""
+    for view in LISTED:
+        visitor.open(view.path)
     hosts = set()
     for entry in visitor.driver.get_log("performance"):
         if '"Network.requestWillBeSent"' in entry["message"]:

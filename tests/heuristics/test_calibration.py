@@ -63,3 +63,4 @@ def test_ablating_a_planted_heuristic_breaks_exactly_its_prompts(micro: Path):
     assert (ablated["accuracy_other"] == 1).all()
     controls = ablations.filter(pl.col("prompts_associated") > 0, arm="control", ablation="zero")
     assert len(controls) > 0
+    assert controls["accuracy_associated"].mean() > 0.95

@@ -44,13 +44,13 @@ def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return gguf_files.write_model(file, gguf_files.model("qwen2"), "qwen2")
 
 
-@torch.no_grad()
 def empty(folder: Path) -> Path:
     """A new folder."""
     folder.mkdir()
     return folder
 
 
+@torch.no_grad()
 def logits(model: Any) -> torch.Tensor:
     return model(PROMPTS, use_cache=False).logits
 

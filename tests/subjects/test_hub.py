@@ -120,9 +120,7 @@ def test_a_download_that_breaks_off_goes_on_where_it_was(hub: Hub, project: Path
 
 
 def test_what_is_left_of_another_model_is_not_taken_up(hub: Hub, project: Path):
-    """The entry is chance_corrected after a failed download, whose files the right model does not
-    have.
-    """
+    """The entry is corrected after a failed download, whose files the right model does not have."""
     (hub.models["org/old"] / "vocab.old").write_text("of another model")
     failed = stage(settings(project, "org/old"), hub)
     assert "org/old has no weights in safetensors" in failed.stderr
