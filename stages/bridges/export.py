@@ -16,6 +16,8 @@ def main(arguments: list[str]) -> None:
         with query.database as bag:
             folder = to_dataset(bag, query.text, options.folder, query.values, options.rows)
     except (*ERRORS, DatasetError, OSError) as error:
+        if "KeyboardInterrupt" in str(error):  # Ctrl-C has reached Python within a scan
+            raise KeyboardInterrupt from None
         raise SystemExit(f"bag export: {sentence(error)}") from None
     print(f"Wrote {folder}; datasets.load_dataset({str(folder)!r}) reads it.")
 

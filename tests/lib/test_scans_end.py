@@ -65,3 +65,28 @@ def test_ctrl_c_ends_the_console_in_the_middle_of_a_scan(data: Path):
     process = start(data, INTERRUPTED + CONSOLE, "select sum(activation * op1) from activations")
     output, errors = process.communicate(timeout=120)
     assert (process.returncode, output, errors) == (-signal.SIGINT, b"", b"")
+
+
+def test_ctrl_c_ends_an_export_and_leaves_nothing(data: Path, tmp_path: Path):
+    command = ["export", "select neuron, op1, activation from activations", str(tmp_path / "new")]
+    process = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED + CONSOLE, *command, "--data", str(data)],
+        capture_output=True,
+        check=False,
+    )
+    assert process.returncode != 0
+    assert b"Traceback" not in process.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_ends_other_commands_without_a_traceback(data: Path, tmp_path: Path):
+    """`bag check` and `bag add` import for seconds, and may be interrupted anywhere."""
+    interrupted = "import os, signal\nfrom stages.bridges import mib\n"
+    interrupted += "mib.areas = lambda *_: os.kill(os.getpid(), signal.SIGINT)\n"
+    interrupted += "mib.circuit_graph = mib.areas\n"
+    command = ["circuit", "s", "add", str(tmp_path / "new.json"), "--data", str(data)]
+    process = subprocess.run(
+        [sys.executable, "-c", interrupted + CONSOLE, *command], capture_output=True, check=False
+    )
+    assert (process.returncode, process.stderr) == (-signal.SIGINT, b"")
+    assert list(tmp_path.iterdir()) == []

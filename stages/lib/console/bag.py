@@ -40,7 +40,10 @@ def main() -> None:
         threading.Thread(target=_end_at_once, daemon=True).start()
     try:
         command.run(name, rest)
-    except KeyboardInterrupt:  # a command that cleans up first, such as `bag export`
+    except (KeyboardInterrupt, RuntimeError) as error:
+        # Ctrl-C at a command that cleans up first, such as `bag export`; DuckDB raises RuntimeError
+        if not isinstance(error, KeyboardInterrupt) and str(error) != "Query interrupted":
+            raise
         sys.stdout.flush()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
