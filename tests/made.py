@@ -51,6 +51,7 @@ PROBABILITIES = ("answer_probability", "counterfactual_probability")
 LOGITS = ("answer_logit", "counterfactual_logit")
 Tables = dict[str, pl.DataFrame]
 described = cache(tables)  # no test changes the project's own files
+_asked_twice: set[str] = set()  # stages, in this process
 
 
 def frame(**columns: Any) -> pl.DataFrame:
@@ -60,7 +61,10 @@ def frame(**columns: Any) -> pl.DataFrame:
 
 
 def ask(stage: str, given: Tables, **parameters: Any) -> pl.DataFrame:
-    """Run a stage's query on these tables, twice; check types, and that both answers are equal."""
+    """Run a stage's query on these tables, and check the types of its columns.
+
+    The first time, run it twice, and check that both answers are equal.
+    """
     table = described(ROOT / "stages")[stage]
     query = table.path.read_text()
     with TemporaryDirectory() as folder:
@@ -68,14 +72,16 @@ def ask(stage: str, given: Tables, **parameters: Any) -> pl.DataFrame:
         for name, rows in given.items():
             files[name] = [Path(folder) / f"{name}.parquet"]
             rows.write_parquet(files[name][0])
-        first, second = Database(files, threads=1), Database(files, threads=1)
-        named = first.connection.extract_statements(query)[0].named_parameters
+        database = Database(files, threads=1)
+        named = database.connection.extract_statements(query)[0].named_parameters
         values = {name: SETTINGS[name] for name in named & SETTINGS.keys()} | parameters
-        relation = first.sql(query, **values)
+        relation = database.sql(query, **values)
         types = zip(relation.columns, map(str, relation.types), strict=True)
         assert list(types) == [(name, kind) for name, (kind, _) in table.columns.items()]
         answer = relation.pl()
-        assert second.sql(query, **values).pl().equals(answer)
+        if stage not in _asked_twice:
+            _asked_twice.add(stage)
+            assert Database(files, threads=1).sql(query, **values).pl().equals(answer)
     return answer
 
 
