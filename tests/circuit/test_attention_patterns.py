@@ -13,6 +13,7 @@ from tests import families
 from tests.circuit.prompted import ROLES, loaded, made_project, result
 
 
+@pytest.mark.parametrize("kind", ["llama", "gptj", "olmo2"])
 def test_attention_patterns_name_their_positions(project: Path):
     attention_patterns.main("tiny")
     table = result(project, "attention_patterns")
