@@ -78,6 +78,25 @@ def test_a_state_of_something_else_is_not_used(tmp_path: Path):
     assert (weights(other), other.step) == (before, 0)
 
 
+@pytest.mark.parametrize("damage", [b"", b"short", None])
+def test_a_damaged_state_is_not_used(
+    tmp_path: Path, damage: bytes | None, capsys: pytest.CaptureFixture
+):
+    """A file may end anywhere after a power failure; None: one byte differs."""
+    path = tmp_path / "state.safetensors"
+    run = started()
+    run.advance(batch(0))
+    run.save_state(path, "these settings")
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content if damage is None else damage)
+    other = started()
+    before = weights(other)
+    assert not other.load_state(path, "these settings")
+    assert (weights(other), other.step) == (before, 0)
+    assert f"{path} is damaged: the run starts again" in capsys.readouterr().err
+
+
 def test_padding_to_the_right_changes_no_answer():
     run = started()
     examples = [loop.example(tokens, [5, 6]) for tokens in ([1, 7, 9], [1, 7, 9, 4, 5], [1, 2])]

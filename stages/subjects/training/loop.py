@@ -10,6 +10,7 @@ import copy
 import hashlib
 import json
 import math
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -190,6 +191,8 @@ class Run:
         metadata["digest"] = _digest(tensors, metadata)
         partial = path.with_suffix(".partial")
         save_file({name: t.contiguous().clone() for name, t in tensors.items()}, partial, metadata)
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())  # else the file may be empty after a power failure
         partial.replace(path)
 
     def load_state(self, path: Path, fingerprint: str) -> bool:
@@ -197,13 +200,17 @@ class Run:
 
         If the state belongs to other settings or data, or is damaged, nothing changes.
         """
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata()
-            if metadata["fingerprint"] != fingerprint:
-                return False
-            names = file.keys()  # the file is not a dict
-            tensors = {name: file.get_tensor(name) for name in names}
-        if metadata.pop("digest", "") != _digest(tensors, metadata):
+        try:
+            with safe_open(path, "pt") as file:
+                metadata = file.metadata() or {}
+                if metadata.get("fingerprint", fingerprint) != fingerprint:
+                    return False
+                names = file.keys()  # the file is not a dict
+                tensors = {name: file.get_tensor(name) for name in names}
+            is_whole = metadata.pop("digest", "") == _digest(tensors, metadata)
+        except SafetensorError:
+            is_whole = False
+        if not is_whole:
             print(f"{path} is damaged: the run starts again", file=sys.stderr)
             return False
         weights: dict[str, torch.Tensor] = {}
