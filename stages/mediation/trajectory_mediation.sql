@@ -12,7 +12,8 @@
 -- ci_low          DOUBLE   lower end of the interval of importance
 -- ci_high         DOUBLE   upper end of the interval of importance
 -- without_effect  DOUBLE   importance if all effects were equal, 0 to 1
--- log_effects     DOUBLE   sum of all MLPs' log effects; near 0, importance means nothing
+-- log_effects     DOUBLE   sum of all MLPs' log effects; if it is near 0, importance is a ratio of
+--                          noise
 -- late_effects    DOUBLE   sum of the late MLPs' log effects
 -- correct         DOUBLE   share of clean prompts that the model answers correctly, 0 to 1
 -- pairs           BIGINT   pairs

@@ -1,8 +1,8 @@
 -- Whether each digit of an answer has neurons of its own (Baeumel et al. 2025): the effect of one
 -- digit's top neurons on another digit's logit. Neurons are selected on half of the prompts and
--- measured on the other half, in both directions. This holds for a digit's own neurons, too, so
--- that chance in the selection makes no difference between digits. Only layers that are late for
--- all digits count, at the position where the digit is predicted. If not every neuron was patched
+-- measured on the other half, in both directions. So are a digit's own neurons, so that selection
+-- by chance affects all digits alike. Only layers that are late for all digits count, at the
+-- position where the digit is predicted. If not every neuron was patched
 -- (patched_neurons above 0), the k neurons are those of the random sample, which is the same for
 -- all digits.
 --

@@ -108,8 +108,8 @@ class PromptGrid:
     def blocks(self, prompts: int) -> list[range]:
         """Split the rows into as few blocks as have at most `prompts` prompts, or one row, each.
 
-        All blocks but the last have the same number of rows. The last has few rows less, because
-        a file's chunks have a block's rows even where the grid ends.
+        All blocks but the last have the same number of rows, and the last is only slightly smaller:
+        chunks have a full block's rows, so a short last block would waste space.
         """
         rows, columns = self.shape
         most = max(1, min(rows, prompts // columns))

@@ -32,7 +32,8 @@ heuristics that are scored.
 * labels: the same as bag, and the number of labels, which differs between neurons: k + 1 in
   Rissanen's universal code of integers (1983), 1.5 bits if there is no label.
 * discovered: 1 bit, whether there is a predicate; then the bits of the table, and log2(n) / 2.
-Cells that share an operand are not independent, so a coefficient deserves less precision than this.
+Cells that share an operand are not independent, so log2(n) / 2 bits per coefficient are an upper
+bound.
 With the number of operand labels as n, as in heuristics/discovery, every coefficient of every
 theory takes log2(5,000 / 600) / 2 = 1.5 bits less. The order of the theories does not depend on it.
 

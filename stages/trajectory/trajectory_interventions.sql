@@ -35,41 +35,44 @@
 with
     late as (select distinct layer, neuron from naming join late_layers on layer >= first_layer),
     operators as (select distinct operator from pairs),
-    standing as (select operator, layer, neuron, bool_or(shared) as shared from trajectory_neurons
-        group by operator, layer, neuron),
-    every as (
-        select operator, layer, neuron, standing.neuron is not null as stands,
-            coalesce(shared, false) as shared
-        from operators cross join late left join standing using (operator, layer, neuron)
+    with_heuristic as (
+        select operator, layer, neuron, bool_or(shared) as shared from trajectory_neurons
+        group by operator, layer, neuron
     ),
-    shuffled as (  -- place_standing (for drawn) has heuristic neurons first
+    every as (
+        select operator, layer, neuron, with_heuristic.neuron is not null as has_heuristic,
+            coalesce(shared, false) as shared
+        from operators cross join late left join with_heuristic using (operator, layer, neuron)
+    ),
+    shuffled as (  -- place_by_heuristic (for drawn) has heuristic neurons first
         select *,
             row_number() over (partition by operator, draw, layer
-                order by stands desc, turn, neuron) as place_standing,
+                order by has_heuristic desc, turn, neuron) as place_by_heuristic,
             row_number() over (partition by operator, draw, layer order by turn, neuron) as place
         from (
             select *, lot($knockout_seed, 'trajectory', draw, operator, layer, neuron) as turn
             from every, (select unnest(range($control_draws)) as draw)
         )
     ),
-    staying as (
-        select 'all' as kept, operator, null as draw, layer, neuron, stands as stays from every
+    choices as (
+        select 'all' as kept, operator, null as draw, layer, neuron, has_heuristic as is_kept
+        from every
         union all select 'shared', operator, null, layer, neuron, shared from every
         union all select 'nothing', operator, null, layer, neuron, false from every
         union all
         select 'drawn', operator, draw, layer, neuron,
-            place_standing <= sum(shared::integer) over (partition by operator, draw, layer)
+            place_by_heuristic <= sum(shared::integer) over (partition by operator, draw, layer)
         from shuffled
         union all
         select 'random', operator, draw, layer, neuron,
-            place <= sum(stands::integer) over (partition by operator, draw, layer)
+            place <= sum(has_heuristic::integer) over (partition by operator, draw, layer)
         from shuffled
     ),
     kept as (
         select kept, operator, draw, layer,
-            list(neuron::integer order by neuron) filter (not stays) as units,
-            sum(count(*) filter (stays)) over (partition by kept, operator, draw) as neurons
-        from staying group by kept, operator, draw, layer
+            list(neuron::integer order by neuron) filter (not is_kept) as units,
+            sum(count(*) filter (is_kept)) over (partition by kept, operator, draw) as neurons
+        from choices group by kept, operator, draw, layer
     ),
     prompts as (select operator, pair from pairs where split = 'evaluation' and exists (from late)),
     own as (
@@ -88,7 +91,7 @@ with
                 partition by pair, layer
                 order by lot($prompt_knockout_seed, 'trajectory', pair, layer, neuron), neuron
             ) as place
-        from standing join prompts using (operator) anti join own using (pair, layer, neuron)
+        from with_heuristic join prompts using (operator) anti join own using (pair, layer, neuron)
     ),
     sizes as (select pair, layer, count(*) as size from own group by pair, layer),
     candidates as (
@@ -97,7 +100,7 @@ with
         select 'control', operator, pair, layer, neuron, place from others
         join sizes using (pair, layer) where place <= size
     ),
-    silenced as (
+    ablated as (
         select arm, operator, pair, neurons_per_layer, layer,
             list(neuron::integer order by neuron) as units,
             sum(count(*)) over (partition by arm, pair, neurons_per_layer) as neurons
@@ -120,7 +123,7 @@ with
         union all
         select operator, pair, layer, units, null, null, arm, neurons_per_layer,
             coalesce(neurons, 0)
-        from planned left join silenced using (arm, operator, pair, neurons_per_layer)
+        from planned left join ablated using (arm, operator, pair, neurons_per_layer)
     )
 select
     $subject as subject,

@@ -73,7 +73,7 @@ class RelabelledNeuron:
         activations: (op1, op2) of the operand grid; logits: (results,) value logits; sets: how sets
         of results are found.
         """
-        self.square, self.activations, self.logits = grid, activations, logits
+        self.grid, self.activations, self.logits = grid, activations, logits
         self.sets = sets
         shuffled = grid.places  # ties keep this order, which does not depend on operands
         self.order = shuffled[descending(activations.ravel()[shuffled])]
@@ -83,7 +83,7 @@ class RelabelledNeuron:
 
     def null(self, labels: Relabellings) -> Null:
         """Return the neuron's scores under these relabellings."""
-        grid = self.square
+        grid = self.grid
         operands, answers = grid.operands, grid.answers
         of_operands = operand_hits(grid, self.ranks, self.order, labels)
         of_answers = answer_hits(grid, self.activations, self.logits, labels, self.sets)

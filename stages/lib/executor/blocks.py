@@ -303,11 +303,10 @@ class _Layout:
     def moving(self, intervention: Intervention) -> Intervention:
         """Leave out patches that change no prediction.
 
-        These are patches at a location whose value no later token reads, and those that write what
-        the clean run has there already (see `_is_clean`). The latter do matter if another patch
-        changes an earlier value that theirs is computed from: then they undo that change, which is
-        how all paths but one are closed. Patches at roles stay: they are few, and all of them
-        matter.
+        These are patches at a location whose value no later token reads, and patches that write
+        what the clean run has there already (see `_is_clean`). Exception: a clean value is written
+        on purpose if another patch changes one of its inputs. It then blocks that path (path
+        patching). Patches at roles stay: they are few, and all of them matter.
         """
         read = [p for p in intervention.patches if not self._is_unread(p)]
         clean = set(filter(self._is_clean, read))

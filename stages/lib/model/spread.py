@@ -72,7 +72,8 @@ def on_gpus(
     size = nbytes(model)
     largest = max(nbytes(part) for part in model.modules() if _is_whole(part, blocks))
     for count in range(least, len(rooms) + 1):
-        share = size // count + largest  # with this limit each GPU but the last holds its share
+        # with this limit each GPU but the last holds at least an equal share, as layers stay whole
+        share = size // count + largest
         # GPUs count from 1: on GPU 0 accelerate would keep room for fetched weights
         limits: dict[int | str, int] = {0: 0}
         for gpu, room in enumerate(rooms[:count], 1):
