@@ -24,7 +24,8 @@ def main(arguments: list[str]) -> None:
             write_graph(graph, options.file)
             heads = sum(node["in_graph"] for node in graph["nodes"].values() if "score" in node)
             print(f"Wrote {options.file}: a circuit of nodes, {heads} heads and all MLPs.")
-            print("\n".join(_scores(bag, options)))
+            for line in _scores(bag, options):
+                print(line)
     except (*ERRORS, CircuitError, OSError) as error:
         raise SystemExit(f"bag circuit: {sentence(error)}") from None
 

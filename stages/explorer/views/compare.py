@@ -1,5 +1,6 @@
 """Compare two models, for example trained and untrained, or two checkpoints of training."""
 
+from collections.abc import Callable
 from typing import Any
 
 import polars as pl
@@ -117,7 +118,10 @@ def content(explorer: Explorer, question: Question) -> Part:
     """Return accuracies, numbers of neurons by kind of heuristic, and the map of a neuron."""
     project, keys = explorer.project, _keys(question)
     side_by_side = html.Div(
-        [_accuracy(project, keys, question), _kinds(project, keys, question)],
+        [
+            _section("Accuracy", _accuracy, project, keys, question),
+            _section("Heuristics of neurons", _kinds, project, keys, question),
+        ],
         className="side",
     )
     return html.Div([
@@ -134,11 +138,22 @@ def _keys(question: Question) -> dict[str, Any]:
     return names | {"operator": question["operator"]}
 
 
-def _accuracy(project: Project, keys: dict, question: Question) -> Part:
+def _section(
+    title: str,
+    make: Callable[[Project, dict, Question], list[Part]],
+    project: Project,
+    keys: dict,
+    question: Question,
+) -> Part:
+    """Return a section with the parts that a function makes, or with what is missing for them."""
     try:
-        rows = accuracy(project, keys["left"], keys["right"])
+        return section(title, *make(project, keys, question))
     except ExplorerError as error:
-        return section("Accuracy", alert(str(error)))
+        return section(title, alert(str(error)))
+
+
+def _accuracy(project: Project, keys: dict, question: Question) -> list[Part]:
+    rows = accuracy(project, keys["left"], keys["right"])
     names = {"left_accuracy": keys["left"], "right_accuracy": keys["right"]}
     selected = rows.filter(operator=keys["operator"])
     values = []
@@ -148,15 +163,11 @@ def _accuracy(project: Project, keys: dict, question: Question) -> Part:
     caption = "Accuracy by operator. " + "; ".join(values)
     drawn = charts.bars(rows, "operator", names, "accuracy, 0 to 1")
     query = sql(ACCURACY, {"left": keys["left"], "right": keys["right"]}, question)
-    return section("Accuracy", figure("accuracy", drawn, caption, query))
+    return [figure("accuracy", drawn, caption, query)]
 
 
-def _kinds(project: Project, keys: dict, question: Question) -> Part:
-    title = "Heuristics of neurons"
-    try:
-        rows = heuristics(project, keys, "kind", KINDS)
-    except ExplorerError as error:
-        return section(title, alert(str(error)))
+def _kinds(project: Project, keys: dict, question: Question) -> list[Part]:
+    rows = heuristics(project, keys, "kind", KINDS)
     names = {"left_neurons": keys["left"], "right_neurons": keys["right"]}
     drawn = charts.bars(rows, "heuristic", names, "neurons")
     caption = (
@@ -164,7 +175,7 @@ def _kinds(project: Project, keys: dict, question: Question) -> Part:
         "that both models have."
     )
     query = sql(HEURISTICS.format(by="kind"), keys | {"count": KINDS}, question)
-    return section(title, figure("kinds", drawn, caption, query))
+    return [figure("kinds", drawn, caption, query)]
 
 
 def _maps(project: Project, keys: dict, question: Question) -> Part:
@@ -192,28 +203,23 @@ def _map(project: Project, side: str, keys: dict, question: Question) -> Part:
 def _more(explorer: Explorer, question: Question) -> Part:
     """Return the heuristics and the cells on which the models differ."""
     keys, project = _keys(question), explorer.project
-    return html.Div([_heuristics(project, keys, question), _cells(project, keys, question)])
+    cells_title = "Cells that one model gets right and the other wrong"
+    return html.Div([
+        _section("Heuristics that differ most", _heuristics, project, keys, question),
+        _section(cells_title, _cells, project, keys, question),
+    ])  # fmt: skip
 
 
-def _heuristics(project: Project, keys: dict, question: Question) -> Part:
-    title = "Heuristics that differ most"
-    try:
-        rows = heuristics(project, keys, "heuristic", LISTED)
-    except ExplorerError as error:
-        return section(title, alert(str(error)))
+def _heuristics(project: Project, keys: dict, question: Question) -> list[Part]:
+    rows = heuristics(project, keys, "heuristic", LISTED)
     query = sql(HEURISTICS.format(by="heuristic"), keys | {"count": LISTED}, question)
-    return section(
-        title,
-        table(_named(rows, keys), "Neurons that count for each heuristic"),
-        query,
-    )
+    return [table(_named(rows, keys), "Neurons that count for each heuristic"), query]
 
 
-def _cells(project: Project, keys: dict, question: Question) -> Part:
+def _cells(project: Project, keys: dict, question: Question) -> list[Part]:
     links = to_prompt(keys["left"], project.symbols, keys["operator"])
     predictions = table(_named(cells(project, keys), keys), "At most 200, by difference", links)
-    title = "Cells that one model gets right and the other wrong"
-    return section(title, predictions, sql(CELLS, keys, question))
+    return [predictions, sql(CELLS, keys, question)]
 
 
 def _named(frame: pl.DataFrame, keys: dict) -> pl.DataFrame:
