@@ -523,5 +523,5 @@ def test_a_remote(tmp_path_factory: pytest.TempPathFactory, url: str):
     before = (project / ".dvc/config").read_text()
     done = run_in(project, *MAKE, "remote", f"URL={url}", check=False)
     assert done.returncode != 0
-    assert re.search("make remote: (say where|the URL holds a password)", done.stderr)
+    assert re.search("make remote: (name a place|the URL holds a password)", done.stderr)
     assert (project / ".dvc/config").read_text() == before

@@ -140,7 +140,7 @@ def test_a_new_experiment_is_two_queries_and_three_entries(project: Path):
     """Run what `bag new experiment` writes, by the command that it prints."""
     lines = written("mine", "circuit")
     [command] = [line.removeprefix("run it: ") for line in lines if line.startswith("run it: ")]
-    run_in(project, *command.replace("repro", "repro --quiet").split())
+    run_in(project, *command.split())
     table = pl.read_parquet("data/abacus/circuit/mine_effects.parquet")
     clean = table.filter(intervention=0)
     ablated = table.filter(pl.col("intervention") > 0)
