@@ -6,6 +6,7 @@
 -- layer            SMALLINT  decoder layer, from 0
 -- head             SMALLINT  attention head of the layer, from 0
 -- source           VARCHAR   the one with the largest weight: op1, operator or op2
+-- tokens           BIGINT    largest number of tokens of the source in a prompt
 -- weight           FLOAT     mean attention weight from the last position to the source, 0 to 1
 -- op1_weight       FLOAT     mean attention weight from the last position to the first operand,
 --                            all of its tokens, 0 to 1
@@ -16,7 +17,7 @@ with
     sources as (
         -- a token of an operand before its last is called `op1, last but 1`
         select operator, layer, head, split_part(key_position, ',', 1) as source,
-            sum(weight)::float as weight
+            count(*) as tokens, sum(weight)::float as weight
         from attention_patterns
         semi join circuit_heads using (operator, layer, head)
         where query_position = 'last' and source in ('op1', 'operator', 'op2')
@@ -25,6 +26,7 @@ with
 select
     $subject as subject, operator, layer, head,
     first(source order by weight desc, source) as source,
+    first(tokens order by weight desc, source) as tokens,
     max(weight) as weight,
     max(weight) filter (where source = 'op1') as op1_weight,
     max(weight) filter (where source = 'operator') as operator_weight,

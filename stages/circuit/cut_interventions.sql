@@ -5,7 +5,9 @@
 -- earlier edge into that token's position, in layers below the head, changes nothing. circuit_cut
 -- is compared with circuit, and model_cut with everything. The control last_cut is the circuit
 -- whose last position cannot attend to these positions, which must destroy the answer. Every
--- circuit except nothing keeps all MLPs.
+-- circuit except nothing keeps all MLPs. An operator has only circuits in which something is cut.
+-- It has no cuts if its circuit reads a number of several tokens, whose last one must read the
+-- others.
 --
 -- subject       VARCHAR    the model
 -- intervention  INTEGER    number of the intervention, from 0; one row per patch
@@ -25,24 +27,17 @@
 -- seed          INTEGER    always null; only random circuits have a seed
 with
     operators as (select operator, count(*) as heads from circuit_heads group by operator),
-    circuits as (
-        select
-            operator, row_number() over (order by operator, place) - 1 as intervention, circuit,
-            case when circuit in ('everything', 'model_cut') then architecture.heads * layers
-                when circuit = 'nothing' then 0
-                else operators.heads end as heads
-        from operators, architecture,
-            unnest([
-                'everything', 'nothing', 'circuit', 'circuit_cut', 'model_cut', 'last_cut'
-            ]) with ordinality
-            as circuits(circuit, place)
-    ),
     heads_left_out as (
         select operator, layer, list(head::integer order by head) as units
         from operators cross join each_head() anti join circuit_heads using (operator, layer, head)
         group by all
     ),
-    sources as (select operator, source, max(layer) as highest from attention_sources group by all),
+    sources as (
+        select operator, source, max(layer) as highest
+        from attention_sources
+        where operator not in (select operator from attention_sources where tokens > 1)
+        group by all
+    ),
     patches as (
         select operator, unnest(['circuit', 'circuit_cut', 'last_cut']) as circuit,
             'head' as component, layer, units, 'all' as position, null as key_position,
@@ -59,6 +54,21 @@ with
         union all
         select operator, 'last_cut', 'edge', layer, null, 'last', source, 'zero'
         from sources, each_layer()
+    ),
+    circuits as (
+        select
+            operator, row_number() over (order by operator, place) - 1 as intervention, circuit,
+            case when circuit in ('everything', 'model_cut') then architecture.heads * layers
+                when circuit = 'nothing' then 0
+                else operators.heads end as heads
+        from operators, architecture,
+            unnest([
+                'everything', 'nothing', 'circuit', 'circuit_cut', 'model_cut', 'last_cut'
+            ]) with ordinality
+            as circuits(circuit, place)
+        where not ends_with(circuit, '_cut')
+            or (operator, circuit) in
+                (select (operator, circuit) from patches where component = 'edge')
     )
 select
     $subject as subject, intervention::integer as intervention, operator, 'evaluation' as split,

@@ -1,10 +1,10 @@
 -- Whether each digit of an answer has neurons of its own (Baeumel et al. 2025): the effect of one
 -- digit's top neurons on another digit's logit. Neurons are selected on half of the prompts and
 -- measured on the other half, in both directions. So are a digit's own neurons, so that selection
--- by chance affects all digits alike. Only layers that are late for all digits count, at the
--- position where the digit is predicted. If not every neuron was patched
--- (patched_neurons above 0), the k neurons are those of the random sample, which is the same for
--- all digits.
+-- by chance affects all digits alike. A prompt is in the same half for all digits. Only layers that
+-- are late for all digits count, at the position where the digit is predicted. If not every neuron
+-- was patched (patched_neurons above 0), the k neurons are those of the random sample, which is the
+-- same for all digits.
 --
 -- subject          VARCHAR  the model that predicts the first digit; the models for the other
 --                           digits are the same network (digits in params.yaml)
@@ -30,7 +30,7 @@ with
             unnest(range(1, 4))::integer as digit
     ),
     prompts as (
-        select digit, pair, operator, pair % 2 as half
+        select digit, pair, operator, lot('half', operator, op1, op2) % 2 as half
         from pairs join digits using (subject)
         where split = 'discovery'
     ),

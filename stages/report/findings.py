@@ -124,16 +124,23 @@ QUERIES: dict[str, tuple[list[str], str]] = {
     ),
     "theories": (
         ["theories"],
-        """select operator, parameters, theory, value
-        from theories
-        where subject = $subject and what = 'accuracy' and parameters > 1
-            and parameters = (
-                select min(parameters) from theories
-                where subject = $subject and what = 'accuracy' and parameters > 1)""",
+        """with
+            accuracies as (from theories where subject = $subject and what = 'accuracy'),
+            -- the stored activations are the model without a patch
+            whole as (
+                select operator, value > majority_accuracy as is_known
+                from accuracies where theory = 'itself'
+            )
+        select operator, parameters, theory, if(is_known, value, null) as value
+        from accuracies join whole using (operator)
+        where parameters = (select min(parameters) from accuracies where parameters > 1)""",
     ),
     "mediation": (
         ["relative_importance"],
-        """select null::varchar as operator, condition, importance as value, without_effect
+        # without an interval where the result varies, effects are noise
+        """select null::varchar as operator, condition, without_effect,
+            if(bool_or(condition = 'result_varies' and ci_low is not null) over (),
+                importance, null) as value
         from relative_importance
         where subject = $subject and task = 'arithmetic' and operator = 'all' and which = 'all'
             and condition in ('result_varies', 'result_fixed')""",
@@ -431,9 +438,11 @@ def _selective(rows: pl.DataFrame) -> str:
 def _theories(rows: pl.DataFrame) -> str:
     number, parts = rows["parameters"][0], []
     for theory, what in THEORIES.items():
-        part = rows.filter(theory=theory)
+        part = rows.filter(theory=theory).drop_nulls("value")
         if part.height:
             parts.append(f"{number} {what} {span(part, 'value', names=False)}")
+    if not parts:
+        return "The model is not more accurate than the most frequent answer: no theory is tested."
     return f"Accuracy with simple formulas in place of each late neuron: {', '.join(parts)}."
 
 

@@ -11,25 +11,22 @@
 -- accuracy           DOUBLE   share of prompts whose most likely next token is the answer, 0 to 1;
 --                             null if no prompt counts
 -- prompts            BIGINT   number of prompts that count
--- majority_accuracy  DOUBLE   accuracy of always predicting the most frequent answer of these
---                             prompts, 0 to 1; null if no prompt counts, and for a model that
---                             predicts one of several tokens of an answer
+-- majority_accuracy  DOUBLE   accuracy of always predicting the most frequent answer token of these
+--                             prompts, 0 to 1; null if no prompt counts
 with
     answered as (
         select
             subject, task,
             if(task in ('arithmetic', 'number_words'), operator, 'all') as operator,
-            split, correct, answer_logit is not null as known, answer,
-            -- the answer's text does not determine which of its tokens is predicted
-            bool_or(correct and trim(predicted) <> answer) over (partition by subject) as partial
+            split, correct, answer_token
         from task_predictions
         join (from tasks union all by name from real_tasks) using (task, prompt_number)
     )
 select
     subject, task, operator, split,
-    avg(correct::integer) filter (where known) as accuracy,
-    count(*) filter (where known) as prompts,
-    majority_accuracy(if(known and not partial, answer, null)) as majority_accuracy
+    avg(correct::integer) filter (where answer_token is not null) as accuracy,
+    count(answer_token) as prompts,
+    majority_accuracy(answer_token) as majority_accuracy
 from answered
 group by all
 order by subject, task, operator, split

@@ -8,6 +8,8 @@ Table task_predictions: a model's prediction for each prompt of the tasks
     subject             VARCHAR  the model
     task                VARCHAR  as in the tables tasks and real_tasks
     prompt_number       INTEGER  as in tasks or, for a model not trained here, in real_tasks
+    answer_token        INTEGER  token id of the answer; null if the answer is not one token of the
+                                 model
     predicted           VARCHAR  text of the most likely next token
     correct             BOOLEAN  whether the most likely next token is the answer or, for a model
                                  with answer_token, that token of the answer
@@ -60,6 +62,7 @@ def main(name: str) -> None:
         pl.lit(name).alias("subject"),
         "task",
         "prompt_number",
+        answer_token=pl.when(pl.Series(one_token)).then(pl.Series(encoded.answers, dtype=pl.Int32)),
         predicted=pl.Series(own.batch_decode(predictions.predicted.reshape(-1, 1).tolist())),
         correct=pl.Series(predictions.predicted == encoded.answers),
         answer_logit=if_known(predictions.answer_logit),

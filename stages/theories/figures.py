@@ -75,6 +75,7 @@ ALWAYS = "all prompts have the same answer"
 SAME = "the residual stream is the same in all prompts"
 NOT_LOST = "another number's residual stream does not clearly lower the answer's logit"
 CONSTANT = "the quantity to be explained does not vary"
+NOT_LOWERED = "the neurons' means do not clearly lower the answer's logit"
 LOWEST, HIGHEST = -0.3, 1.2  # values outside this range are drawn at its edge
 
 
@@ -212,7 +213,7 @@ def _theory_panels(
             draw(axis, part)
             axis.axhline(0, color=GUIDE, linewidth=0.5)
             if part.is_empty():
-                undefined = ALWAYS if measure == "accuracy" else CONSTANT
+                undefined = {"accuracy": ALWAYS, "restored": NOT_LOWERED}.get(measure, CONSTANT)
                 drawing.absent(axis, why if rows.is_empty() else undefined)
         column[-1].set_xlabel(size)
     axes[0, 0].set_xscale("log", base=2)

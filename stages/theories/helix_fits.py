@@ -1,10 +1,11 @@
 """Fit the residual stream as a function of a number: a helix, its parts, and alternatives.
 
 Kantamneni and Tegmark 2025, Sec. 4: the residual stream at an operand's token is a linear map of
-the helix B(a) (bases.py). Theories are fitted on trained cells and scored on held-out cells. All
-numbers occur in training, so a theory could memorise each of them, as `number` does. A second fit
-is therefore scored on numbers that it never saw. The study fits the first 100 principal components
-of the residual stream. Here all coordinates are fitted.
+the helix B(a) (bases.py). Theories are fitted on trained cells and scored on held-out cells,
+neither of which is an evaluation prompt of `pairs`. All numbers occur in training, so a theory
+could memorise each of them, as `number` does. A second fit is therefore scored on numbers that it
+never saw. The study fits the first 100 principal components of the residual stream. Here all
+coordinates are fitted.
 
 Theories:
 * helix: a line, and a circle of each period
@@ -31,7 +32,8 @@ Table helix_fits: how well functions of a number predict the residual stream
     numbers_below  INTEGER   only cells whose number is below this are used, as in the study; null:
                              all cells
     theory         VARCHAR   helix, circles, circle, line, polynomial, pca, other_periods or number
-    parameters     INTEGER   free terms per coordinate, without the intercept; for pca, components
+    parameters     INTEGER   free terms per coordinate, without the intercept; for pca, components;
+                             for other_periods, the largest number over the draws
     period         DOUBLE    period of the circle that fits best; null for other theories
     explained      DOUBLE    explained share of the variance over held-out cells, at most 1: 1 -
                              squared error / variance, all coordinates together
@@ -159,9 +161,10 @@ class Prompts:
 
         cells: with tokens, positions and split
         """
+        others = cells.join(pairs, on=["op1", "op2"], how="anti").sort("op1", "op2")
         generator = np.random.default_rng(settings.helix_seed)
-        rows = np.sort(generator.permutation(len(cells))[: settings.prompts])
-        sample = cells.sort("op1", "op2")[rows]
+        rows = np.sort(generator.permutation(len(others))[: settings.prompts])
+        sample = others[rows]
         roles = [f"{role}_position" for role in POSITIONS]
         positions = pl.col("positions").struct.unnest().name.suffix("_position")
         both = pl.concat([sample, pairs.with_columns(positions)], how="diagonal_relaxed")

@@ -231,9 +231,10 @@ class NumberTheories:
         mean, best = _mean_and_largest(map(self._explained, fits))
         new = None
         if self._new_varies:
-            fits = [self._fit(terms, self.split.known) for terms in draws]
-            new, _ = _mean_and_largest(map(self._explained_of_new, fits))
-        return Score("other_periods", self.helix_terms, None, mean, new, None, best)
+            without_new = [self._fit(terms, self.split.known) for terms in draws]
+            new, _ = _mean_and_largest(map(self._explained_of_new, without_new))
+        parameters = max(fitted.rank for fitted in fits)
+        return Score("other_periods", parameters, None, mean, new, None, best)
 
     def predictions(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield each theory's predictions (patched, width) for the vectors after the sample.

@@ -16,7 +16,9 @@
 --                             the last position
 -- value              DOUBLE   activation, logit, written: explained share, at most 1; restored: 0
 --                             as with the neurons' means, 1 as without a patch; accuracy: share of
---                             prompts whose most likely next token is the answer, 0 to 1
+--                             prompts whose most likely next token is the answer, 0 to 1. restored
+--                             is null, and so is its control, if the neurons' means do not clearly
+--                             lower the answer's logit (the interval of the change contains 0)
 -- ci_low             DOUBLE   lower end of the bootstrap interval of value, over neurons, cells or
 --                             prompts
 -- ci_high            DOUBLE   upper end of the bootstrap interval of value
@@ -72,6 +74,7 @@ with
                 list_dot_product(gained, weights) / nullif(list_dot_product(whole, weights), 0),
                 $confidence
             ) as restored_edges,
+            percentile_interval(list_dot_product(whole, weights), $confidence)[1] > 0 as loses,
             percentile_interval(list_dot_product(are_correct, weights) / prompts, $confidence)
                 as accuracy_edges
         from summed join bootstrap('evaluation') using (operator)
@@ -81,9 +84,9 @@ with
         select
             operator, theory, size, kind,
             unnest(['restored', 'accuracy']) as what,
-            unnest([restored, accuracy]) as value,
-            unnest([restored_edges[1], accuracy_edges[1]]) as ci_low,
-            unnest([restored_edges[2], accuracy_edges[2]]) as ci_high,
+            unnest([if(loses, restored, null), accuracy]) as value,
+            unnest([if(loses, restored_edges[1], null), accuracy_edges[1]]) as ci_low,
+            unnest([if(loses, restored_edges[2], null), accuracy_edges[2]]) as ci_high,
             unnest([null, majority]) as majority_accuracy,
             prompts
         from summed join intervals using (operator, theory, size, kind)

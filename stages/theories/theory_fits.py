@@ -5,7 +5,7 @@ A theory predicts a neuron's map as an intercept and a few terms. There are two 
 * bag, helix and waves search: the terms of a dictionary (atoms.py) are chosen one after another on
   trained cells (pursuit.py), with equal numbers of terms for every neuron. A larger dictionary
   gains more from the choice alone. The control is therefore the same search on the same maps with
-  rows and columns relabelled at random.
+  rows and columns relabelled at random. Fourier components are selected anew for these maps.
 * labels and discovered take a neuron's terms from the tables of these names (conditions.py), and
   fit their coefficients to the same trained cells. A neuron without a term is predicted as its
   mean. In the control, the neurons of a layer that have terms exchange them, and coefficients are
@@ -77,6 +77,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -84,6 +85,8 @@ import numpy as np
 import polars as pl
 
 from stages.heuristics.fourier.frequencies import FrequencyPairs
+from stages.heuristics.fourier.spectrum import spectrum
+from stages.heuristics.settings import Spectra
 from stages.lib.core import progress
 from stages.lib.core.hdf5_store import LayerStore, widen
 from stages.lib.core.settings import load
@@ -235,11 +238,28 @@ class FittedTheory(NamedTuple):
     around: np.ndarray
 
 
+class Dictionary(NamedTuple):
+    """The terms among which a theory searches.
+
+    terms: (terms, cells), each of mean 0 and length 1 on training cells
+    gram: (terms, terms) their products over training cells
+    """
+
+    terms: np.ndarray
+    gram: np.ndarray
+
+    @classmethod
+    def scale(cls, terms: np.ndarray, training: int) -> "Dictionary":
+        """Scale terms (terms, cells) on the first `training` cells."""
+        scaled = atoms.scaled(terms, training)
+        return cls(scaled, scaled[:, :training] @ scaled[:, :training].T)
+
+
 class NeuronTheories:
     """Every theory of one operator's late neurons.
 
-    terms: theory -> its scaled terms (terms, cells)
-    grams: theory -> products of its terms over training cells (terms, terms)
+    dictionaries: theory -> its terms
+    control_dictionaries: theory -> the terms of its control
     relabelled: a random permutation of the rows of the grid, and one of its columns
     """
 
@@ -265,18 +285,18 @@ class NeuronTheories:
         spectra = subject.table("heuristics/spectra.parquet")
         spectra = spectra.filter(pl.col("layer").is_in(late), operator=operator)
         op1, op2, training = self.cells.op1, self.cells.op2, self.cells.training
+        generator = np.random.default_rng(settings.fit_seed)
+        self.relabelled = [generator.permutation(side) for side in results.shape]
+        of_control = self._relabelled_spectra(late, f"relabelled spectra {subject.name} {operator}")
         raw = {
             "bag": atoms.bag(database, catalogue, operator, self.cells.order),
             "helix": atoms.helices(self.cells.numbers(), load(Helix).periods),
             "waves": atoms.waves(spectra, results.shape, settings.waves, op1, op2),
         }
-        self.terms: dict[str, np.ndarray] = {}
-        self.grams: dict[str, np.ndarray] = {}
-        for theory, unscaled in raw.items():
-            terms = self.terms[theory] = atoms.scaled(unscaled, training)
-            self.grams[theory] = terms[:, :training] @ terms[:, :training].T
-        generator = np.random.default_rng(settings.fit_seed)
-        self.relabelled = [generator.permutation(side) for side in results.shape]
+        control = atoms.waves(of_control, results.shape, settings.waves, op1, op2)
+        self.dictionaries = {name: Dictionary.scale(raw[name], training) for name in raw}
+        selected_anew = {"waves": Dictionary.scale(control, training)}
+        self.control_dictionaries = self.dictionaries | selected_anew
         tables = {name: subject.table(f"heuristics/{name}.parquet") for name in NAMED}
         self.conditions = {
             "labels": Conditions.labels(tables["labels"], catalogue, store, late, training),
@@ -289,6 +309,19 @@ class NeuronTheories:
         lengths = list(self._lengths(late, components, pairs))
         self.tally = Tally(lengths, self.cells.held_out, settings)
 
+    def _relabelled_spectra(self, late: list[int], title: str) -> pl.DataFrame:
+        """Return what the table `spectra` would contain for the relabelled maps of late layers."""
+        rows, columns = self.relabelled
+        pairs, settings = FrequencyPairs.from_shape((len(rows), len(columns))), load(Spectra)
+        frames, step = [], settings.neurons_at_once
+        with progress.bar(total=len(late) * self.neurons, desc=title, unit="neuron") as bar:
+            for layer, first in product(late, range(0, self.neurons, step)):
+                maps = self.store.read(layer, slice(first, first + step), slice(None))
+                bar.update(len(maps))
+                relabelled = widen(maps)[:, rows[:, None], columns]
+                frames.append(spectrum(relabelled, pairs, settings.components))
+        return pl.concat(frames)
+
     def _lengths(self, late: list[int], components: int, pairs: int) -> Iterator[Length]:
         """Yield the description length of each theory with each budget.
 
@@ -296,8 +329,8 @@ class NeuronTheories:
         """
         training, neurons = self.cells.training, len(late) * self.neurons
         shared = {"waves": description.subset(pairs, components) / max(1, neurons)}
-        for theory, terms in self.terms.items():
-            choices = len(terms)
+        for theory, dictionary in self.dictionaries.items():
+            choices = len(dictionary.terms)
             for budget in self.settings.budgets:
                 bits = shared.get(theory, 0.0) + description.subset(choices, budget)
                 bits += description.coefficients(min(budget, choices), training)
@@ -358,7 +391,8 @@ class NeuronTheories:
         for kind, (op1, op2) in labels.items():
             values = maps[:, op1, op2].astype(np.float64)
             centre = values[:, :training].mean(1, keepdims=True)
-            for theory, budget, around in self._searched(values - centre):
+            dictionaries = self.control_dictionaries if kind else self.dictionaries
+            for theory, budget, around in self._searched(values - centre, dictionaries):
                 yield FittedTheory(Key(layer, theory, budget, kind), values, centre, around)
             if kind:
                 continue
@@ -368,17 +402,19 @@ class NeuronTheories:
                     around = conditions.fit(rows_of_holds[block], values - centre, training)
                     yield FittedTheory(Key(layer, theory, None, control), values, centre, around)
 
-    def _searched(self, values: np.ndarray) -> Iterator[tuple[str, int, np.ndarray]]:
+    def _searched(
+        self, values: np.ndarray, dictionaries: dict[str, Dictionary]
+    ) -> Iterator[tuple[str, int, np.ndarray]]:
         """Yield (theory, budget, (neurons, cells)): predictions for the cells after training.
 
         values: (neurons, cells) activations, of mean 0 over training cells
         """
         training = self.cells.training
         budgets = self.settings.budgets
-        for theory, terms in self.terms.items():
+        for theory, (terms, gram) in dictionaries.items():
             products = values[:, :training] @ terms[:, :training].T
             remaining = terms[:, training:]
-            for budget, chosen_terms, sizes in pursue(self.grams[theory], products, budgets):
+            for budget, chosen_terms, sizes in pursue(gram, products, budgets):
                 predicted = np.zeros((len(values), remaining.shape[1]))
                 for term, size in zip(chosen_terms.T, sizes.T, strict=True):
                     predicted += size[:, None] * remaining[term]

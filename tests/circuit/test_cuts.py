@@ -28,13 +28,14 @@ def measured() -> Tables:
 def cuts(measured: Tables) -> pl.DataFrame:
     kept = heads(KEPT)
     subtracting = ["op1", "op1", "op2", "op2", "op1", "op1"]
-    sources = kept.with_columns(source=pl.Series(["op2", "op1", *subtracting]))
-    given = {
-        "attention_sources": sources,
-        "circuit_heads": kept,
-        "architecture": measured["architecture"],
-    }
-    return ask("cut_interventions", given)
+    sources = kept.with_columns(source=pl.Series(["op2", "op1", *subtracting]), tokens=1)
+    return ask("cut_interventions", cut_tables(measured, sources))
+
+
+def cut_tables(measured: Tables, sources: pl.DataFrame) -> Tables:
+    """Return what cut_interventions reads. sources: the table attention_sources."""
+    kept = {"attention_sources": sources, "circuit_heads": heads(KEPT)}
+    return kept | only(measured, "architecture")
 
 
 def test_a_heads_source_is_where_the_last_position_looks_most():
@@ -56,8 +57,8 @@ def test_a_heads_source_is_where_the_last_position_looks_most():
     }
     table = ask("attention_sources", given)
     expected = [
-        ("s", "add", 0, 1, "op2", 0.3, 0.2, 0.1, 0.3),
-        ("s", "add", 2, 0, "op1", 0.6, 0.6, 0.3, 0.1),
+        ("s", "add", 0, 1, "op2", 1, 0.3, 0.2, 0.1, 0.3),
+        ("s", "add", 2, 0, "op1", 2, 0.6, 0.6, 0.3, 0.1),
     ]
     assert_frame_equal(
         table, pl.DataFrame(expected, schema=table.schema, orient="row"), rel_tol=1e-6
@@ -93,6 +94,25 @@ def test_cuts_end_below_the_highest_reader(cuts: pl.DataFrame):
     edge_patches = cuts.filter(component="edge")
     assert edge_patches["units"].is_null().all()
     assert set(edge_patches["replacement"]) == {"zero"}
+
+
+def test_circuits_are_only_those_in_which_something_is_cut(measured: Tables):
+    kept = heads(KEPT).with_columns(source=pl.lit("op1"), tokens=1)
+    adding, subtracting = pl.col("operator") == "add", pl.col("operator") == "subtract"
+    whole, below = {"everything", "nothing", "circuit"}, {"circuit_cut", "model_cut"}
+    for sources, expected in (
+        (kept, {*whole, *below, "last_cut"}),
+        (kept.filter(~adding), whole),  # attention weights are unknown
+        (kept.with_columns(layer=pl.lit(0, pl.Int16)), {*whole, "last_cut"}),  # no layer is below
+        # one head of addition reads a number of two tokens
+        (kept.with_columns(tokens=pl.when(adding & (pl.col("layer") > 0)).then(2).otherwise(1)),
+         whole),
+    ):  # fmt: skip
+        cuts = ask("cut_interventions", cut_tables(measured, sources))
+        assert set(cuts.filter(adding)["circuit"]) == expected
+        numbers = cuts["intervention"].unique().sort()
+        assert numbers.to_list() == list(range(len(numbers)))
+        assert cuts.filter(subtracting).height
 
 
 def test_faithfulness_of_cuts_is_equation_2(measured: Tables, cuts: pl.DataFrame):

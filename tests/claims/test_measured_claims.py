@@ -61,18 +61,10 @@ def better_heads(needed: int) -> Callable[[float], Tables]:
     return made
 
 
-def cut(*layers: int) -> Callable[[float], Tables]:
-    """A circuit without its earlier edges; layers: of the heads whose sources are known."""
-
-    def made(value: float) -> Tables:
-        rows = [("add", "circuit", 0.8, 0.7, 0.9), ("add", "circuit_cut", 0.8 * value, 0.1, 0.9)]
-        sources = frame(subject=SUBJECT, operator="add", layer=list(layers), source="op1")
-        return {
-            "cut_faithfulness": table("operator circuit faithfulness ci_low ci_high", *rows),
-            "attention_sources": sources.cast({"layer": pl.Int16}),
-        }
-
-    return made
+def cut(value: float) -> Tables:
+    """A circuit without its earlier edges."""
+    rows = [("add", "circuit", 0.8, 0.7, 0.9), ("add", "circuit_cut", 0.8 * value, 0.1, 0.9)]
+    return {"cut_faithfulness": table("operator circuit faithfulness ci_low ci_high", *rows)}
 
 
 def top_neurons(value: float, near_chance: int = 0, width: int = 7143) -> Tables:
@@ -331,7 +323,7 @@ CASES = {
     "failures_get_less": Case(failures("answer_contribution"), 0.3, 0.7),
     "few_heads": Case(heads, None, 0.5),
     "better_than_random_heads": Case(better_heads(100), 0.5, 0.05),
-    "earlier_attention_is_not_needed": Case(cut(0, 3), 0.9, 0.5),
+    "earlier_attention_is_not_needed": Case(cut, 0.9, 0.5),
     "top_neurons_are_classified": Case(top_neurons, None, 0.3),
     "top_neurons_are_classified_above_chance": Case(top_neurons, 0.9, 0.3),
     "classification_has_low_recall": Case(recall, 0.3, 0.9),
@@ -425,10 +417,8 @@ def test_the_published_value_is_reproduced_and_its_opposite_is_not(claim: str, t
         ("top_neurons_are_classified", 0.7, partial(top_neurons, near_chance=30), None),
         ("top_neurons_are_classified", 0.7, partial(top_neurons, near_chance=5), False),
         ("top_neurons_are_classified", 0.9, partial(top_neurons, near_chance=5), True),
-        # The circuit of all heads is the random circuit of as many; no edge was cut.
+        # The circuit of all heads is the random circuit of as many.
         ("better_than_random_heads", 0.0, better_heads(1024), None),
-        ("earlier_attention_is_not_needed", 1.0, cut(0, 0), None),
-        ("earlier_attention_is_not_needed", 1.0, cut(), None),
         # Far fewer neurons than the study's share were measured.
         ("small_circuit_is_faithful", 1.0, faithfulness("logit_effect", 0.003), None),
         ("few_neurons_of_the_first_mlp", 1.0, faithfulness("first_mlp_logit_effect", 0.001), None),
@@ -465,6 +455,14 @@ def test_a_test_without_power_says_nothing(
 ):
     expected = (pytest.approx(value), ledger.VERDICTS[verdict])
     assert judged(claim, made(value), tmp_path) == expected
+
+
+def test_a_circuit_of_which_nothing_is_cut_says_nothing(tmp_path: Path):
+    whole = cut(1.0)["cut_faithfulness"].filter(circuit="circuit")
+    expected = (None, ledger.VERDICTS[None])
+    assert judged("earlier_attention_is_not_needed", {"cut_faithfulness": whole}, tmp_path) == (
+        expected
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,11 @@ effects are planted.
 from collections import defaultdict
 from itertools import product
 
+import duckdb
 import numpy as np
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 
 from stages.neurons import digit_figure
 from tests import made
@@ -25,6 +27,9 @@ def of_digits(
     neurons), and noise by prompt.
     """
     given = only(made.measured(), "neuron_interventions", "pairs", "runs")
+    # two pairs of each prompt
+    prompts = given["pairs"].with_columns(op1=pl.col("pair") // 2, op2=pl.lit(5, pl.Int32))
+    given["pairs"] = prompts
     rng = np.random.default_rng(5)
     late = late_neurons(given["neuron_interventions"])
     numbers = given["runs"]["intervention"].to_numpy()
@@ -53,8 +58,12 @@ def late_neurons(interventions: pl.DataFrame) -> pl.DataFrame:
 
 def mean_effects(given: Tables) -> pl.DataFrame:
     """Return each late neuron's mean effect on either half of the prompts, in order of KEYS."""
-    half = (pl.col("pair") % 2).alias("half")
-    prompts = given["pairs"].filter(split="discovery").select("subject", "operator", "pair", half)
+    pairs = given["pairs"].filter(split="discovery")
+    half = "md5_number_lower(concat_ws(':', 'half', operator, op1, op2)) % 2 as half"
+    with duckdb.connect() as database:
+        database.register("prompts", pairs)
+        prompts = database.sql(f"select subject, operator, pair, {half} from prompts").pl()
+    assert set(prompts.group_by("operator").agg(pl.col("half").n_unique())["half"]) == {2}
     late = late_neurons(given["neuron_interventions"])
     runs = given["runs"].join(prompts, on=["subject", "pair"])
     rows = runs.join(late, on=["subject", "intervention"]).group_by(KEYS)
@@ -121,6 +130,19 @@ def test_noise_has_no_circuits_and_a_choice_by_luck_gains_nothing():
     by_luck = best["effect"].mean() * (LAYERS - FIRST)  # chosen and measured on the same prompts
     assert abs(own.mean()) < by_luck / 2
     assert abs(others.mean()) < by_luck / 2
+
+
+def test_a_prompt_is_in_one_half_whatever_the_numbers_of_its_pairs():
+    given = of_digits(np.random.default_rng(3).normal(size=(3, LAYERS, NEURONS)), noise=1.0)
+    numbers = given["pairs"]["pair"].unique().sort()
+    others = numbers.shuffle(seed=0)
+    renumbered = dict(given)
+    for name in ("pairs", "runs"):
+        pair = pl.col("pair").replace_strict(numbers, others, return_dtype=pl.Int32)
+        renumbered[name] = given[name].with_columns(pair)
+    measures = ask_digits(given), ask_digits(renumbered)
+    assert_frame_equal(*measures, rel_tol=1e-6)
+    assert measures[0].height
 
 
 def test_layers_count_that_are_late_for_every_digit():

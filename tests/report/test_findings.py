@@ -1,6 +1,7 @@
 """Test the sentences that the page shows first: every number of them comes from a table."""
 
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -109,21 +110,25 @@ TABLES = {
         divide,1,1
         divide,1,2""",
     "theories/theories": """
-        operator,theory,parameters,what,value
-        add,mean,0,accuracy,0.0
-        add,bag,2,accuracy,0.75
-        add,bag,2,restored,0.1
-        add,bag,4,accuracy,0.99
-        add,waves,2,accuracy,0.5
-        add,helix,2,accuracy,0.25
-        divide,bag,2,accuracy,0.5""",
+        operator,theory,parameters,what,value,majority_accuracy
+        add,mean,0,accuracy,0.0,0.1
+        add,bag,2,accuracy,0.75,0.1
+        add,bag,2,restored,0.1,
+        add,bag,4,accuracy,0.99,0.1
+        add,waves,2,accuracy,0.5,0.1
+        add,helix,2,accuracy,0.25,0.1
+        add,itself,,accuracy,1.0,0.1
+        divide,bag,2,accuracy,0.5,0.1
+        divide,itself,,accuracy,0.9,0.1
+        multiply,bag,2,accuracy,0.05,0.1
+        multiply,itself,,accuracy,0.1,0.1""",
     "mediation/relative_importance": """
-        task,condition,operator,which,importance,without_effect
-        arithmetic,result_varies,all,all,0.75,0.1
-        arithmetic,result_fixed,all,all,0.25,0.2
-        arithmetic,result_varies,all,answered,0.8,0.3
-        arithmetic,result_varies,add,all,0.9,0.3
-        factual,result_varies,all,all,0.85,0.3""",
+        task,condition,operator,which,importance,without_effect,ci_low
+        arithmetic,result_varies,all,all,0.75,0.1,0.6
+        arithmetic,result_fixed,all,all,0.25,0.2,
+        arithmetic,result_varies,all,answered,0.8,0.3,0.6
+        arithmetic,result_varies,add,all,0.9,0.3,0.6
+        factual,result_varies,all,all,0.85,0.3,0.6""",
     "claims/claims": """
         claim,operator,source,statement,verdict
         c,add,"study, Sec. 1",A statement.,reproduced
@@ -171,6 +176,33 @@ def test_every_query_gives_its_sentence(tmp_path: Path, monkeypatch: pytest.Monk
     [first, second] = shown["claims"]
     assert first["verdicts"] == {"add": "reproduced", "divide": "not testable here"}
     assert second["verdicts"] == {"": "not reproduced"}
+
+
+def test_ratios_of_noise_are_not_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    accuracy = {"what": "accuracy", "majority_accuracy": 0.1}
+    theories = pl.DataFrame(
+        {"theory": ["bag", "itself"], "parameters": [2, None], "value": [0.7, 0.1]}
+    )
+    importance = {"task": "arithmetic", "operator": "all", "which": "all", "without_effect": 0.2}
+    fixed = {"condition": ["result_varies", "result_fixed"], "importance": [3.0, 0.4]}
+    relative = pl.DataFrame(fixed | {"ci_low": [None, 0.3]})
+    for path, table in (
+        ("theories/theories", theories.with_columns(operator=pl.lit("add"), **literals(accuracy))),
+        ("mediation/relative_importance", relative.with_columns(**literals(importance))),
+    ):
+        file = tmp_path / f"data/s/{path}.parquet"
+        file.parent.mkdir(parents=True)
+        table.with_columns(subject=pl.lit("s")).write_parquet(file)
+    every = findings.results(database(["theories", "relative_importance"], "s"), "s", ("add",))
+    assert [finding.text for finding in findings.findings(every)] == [
+        "The model is not more accurate than the most frequent answer: no theory is tested.",
+        "The effects of MLPs are too small to compare layers.",
+    ]
+
+
+def literals(values: dict[str, Any]) -> dict[str, pl.Expr]:
+    return {name: pl.lit(value) for name, value in values.items()}
 
 
 def test_tested_neurons_count_although_none_has_a_label():

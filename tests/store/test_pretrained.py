@@ -8,6 +8,7 @@ import yaml
 
 from stages.corpus import real_tasks, tasks
 from stages.lib.core.vocabulary import ARITHMETIC
+from stages.lib.model import tokenizer
 from stages.lib.origins import ORIGINS
 from stages.lib.sql import stage as query
 from stages.lib.subject import Subject
@@ -65,7 +66,11 @@ def test_a_pretrained_model_has_prompts_of_its_own_and_one_accuracy(subject: Sub
     assert answered.select(keys).sort(keys).equals(wanted.select(keys).sort(keys))
     ours = pl.read_parquet("data/corpus/tasks.parquet")
     assert predictions.join(ours, on=["task", "prompt_number"]).is_empty()
-    known = answered["answer_logit"].is_not_null()
+    known = answered["answer_token"].is_not_null()
+    assert known.equals(answered["answer_logit"].is_not_null())
+    own = tokenizer.load(subject.settings.source)
+    right = answered.filter(known & answered["correct"])
+    assert own.batch_decode([[token] for token in right["answer_token"]]) == [*right["predicted"]]
     accuracy = subject.table("store/task_accuracy.parquet")
     assert set(accuracy["split"]) == {"all"}
     assert set(accuracy["task"]) == set(wanted["task"])

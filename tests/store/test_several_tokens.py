@@ -497,7 +497,7 @@ def _theories(subject: Subject) -> None:
     shape = store.columns["result"].shape
     strongest = atoms.waves(late, shape, settings.waves, cells.op1, cells.op2)
     scaled = atoms.scaled(strongest, cells.training)
-    np.testing.assert_array_equal(theorists.terms["waves"], scaled)
+    np.testing.assert_array_equal(theorists.dictionaries["waves"].terms, scaled)
     means = []
     for part in theorists.blocks():
         means += [values for what, values in theorists.predictions(1, part) if what == "mean"]

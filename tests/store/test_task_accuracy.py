@@ -40,17 +40,17 @@ def test_accuracy_on_the_grid_is_compared_with_the_most_frequent_answer_token():
 
 def task_accuracy(
     tasks: list[tuple[str, str]],
-    predicted: list[tuple[str, bool, float | None]],
+    predicted: list[tuple[bool, int | None]],
 ) -> list[tuple[Any, ...]]:
     """What task_accuracy says: task, accuracy, prompts and majority_accuracy.
 
-    tasks: task and answer of each prompt; predicted: text, whether it is correct, logit.
+    tasks: task and answer of each prompt; predicted: whether it is correct, the answer's token.
     """
     prompts = pl.DataFrame(tasks, schema=["task", "answer"], orient="row").with_columns(
         prompt_number=pl.int_range(pl.len(), dtype=pl.Int32).over("task"),
         operator=pl.lit(None, pl.String), split=pl.lit("train"),
     )  # fmt: skip
-    schema = {"predicted": pl.String, "correct": pl.Boolean, "answer_logit": pl.Float32}
+    schema = {"correct": pl.Boolean, "answer_token": pl.Int32}
     predictions = pl.DataFrame(predicted, schema=schema, orient="row").with_columns(
         prompts["task"],
         prompts["prompt_number"],
@@ -65,25 +65,18 @@ def task_accuracy(
 
 def test_answers_of_several_tokens_are_no_wrong_ones():
     tasks = [("factual", "Rome"), ("factual", "Oslo"), ("factual", "Rome"), ("factual", "Oslo")]
-    predicted = [
-        ("Rome", True, 1.0),
-        ("Rome", False, 0.5),
-        (" Rome", True, 1.0),
-        ("x", False, None),
-    ]
+    predicted = [(True, 5), (False, 9), (True, 5), (False, None)]
     tasks += [("retrieval", "a b"), ("retrieval", "a b")]
-    predicted += [("a", False, None), ("a", False, None)]
+    predicted += [(False, None), (False, None)]
     assert task_accuracy(tasks, predicted) == [
         ("factual", pytest.approx(2 / 3), 3, pytest.approx(2 / 3)),
         ("retrieval", None, 0, None),
     ]
 
 
-def test_one_token_of_several_has_no_most_frequent_answer():
-    """The table tasks has whole answers, of which no text is the token that is asked for."""
-    tasks = [("three_operands", "144"), ("three_operands", "7"), ("factual", "Rome")]
-    predicted = [("1", True, 1.0), ("7", True, 1.0), ("Rome", True, 1.0)]
-    assert task_accuracy(tasks, predicted) == [
-        ("factual", 1, 1, None),
-        ("three_operands", 1, 2, None),
+def test_the_most_frequent_answer_is_that_of_the_token_that_is_asked_for():
+    """A model that is asked for the first digit: different answers may begin with the same one."""
+    tasks = [("three_operands", "144"), ("three_operands", "17"), ("three_operands", "7")]
+    assert task_accuracy(tasks, [(False, 1), (True, 1), (False, 7)]) == [
+        ("three_operands", pytest.approx(1 / 3), 3, pytest.approx(2 / 3)),
     ]

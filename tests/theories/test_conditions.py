@@ -109,14 +109,14 @@ def tables() -> Tables:
     }
 
 
-def write_stores(folder: Path) -> None:
-    """Write the activations and the value logits into the folder of a model's stores."""
+def write_stores(folder: Path, maps: np.ndarray) -> None:
+    """Write maps (neurons, cells) and the value logits into the folder of a model's stores."""
     axes = {"neuron": NEURONS, "op1": SIDE, "op2": SIDE}
     columns = {"result": RESULT.reshape(SIDE, SIDE)}
     keys = {"operator": "add"}
     with writing(folder / "activations/add.h5") as file:
         writer = LayerWriter(file, [LAYER], axes, "float16", (4, SIDE, SIDE), keys, columns=columns)
-        writer.write(LAYER, 0, activations().reshape(NEURONS, SIDE, SIDE))
+        writer.write(LAYER, 0, maps.reshape(NEURONS, SIDE, SIDE))
     axes = {"neuron": NEURONS, "number": len(NUMBERS)}
     with writing(folder / "value_logits.h5") as file:
         writer = LayerWriter(file, [LAYER], axes, "float32", tuple(axes.values()), {})
@@ -127,19 +127,7 @@ def write_stores(folder: Path) -> None:
 def project(tmp_path_factory: pytest.TempPathFactory) -> Tables:
     """Return the table `theories` of a folder in which theory_fits has run, and its inputs."""
     folder, read = tmp_path_factory.mktemp("conditions"), tables()
-    for path, table in read.items():
-        file = folder / f"data/{path}.parquet"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        table.write_parquet(file)
-    write_stores(folder / "data/s/store")
-    own = {"budgets": [1, 2], "train_cells": TRAINING, "held_out_cells": 200, "waves": 5}
-    sections = {name: SHIPPED[name] for name in ("helix", "theory_fits")}
-    sections["theory_fits"] = sections["theory_fits"] | own | {"neurons_at_once": 7}
-    (folder / "params.yaml").write_text(yaml.safe_dump(alone("s") | sections))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        theory_fits.main("s")
-    fits = pl.read_parquet(folder / "data/s/theories/theory_fits.parquet")
+    fits = fit_theories(folder, activations())
     pairs, interventions = (
         read["s/circuit/pairs"],
         ask("theory_interventions", {"theory_fits": fits}),
@@ -152,6 +140,23 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Tables:
         "runs": runs(folder, interventions, pairs),
     }
     return given_tables | {"theories": ask("theories", given_tables)}
+
+
+def fit_theories(folder: Path, maps: np.ndarray) -> pl.DataFrame:
+    """Return the table theory_fits of neurons with these maps (neurons, cells)."""
+    for path, table in tables().items():
+        file = folder / f"data/{path}.parquet"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        table.write_parquet(file)
+    write_stores(folder / "data/s/store", maps)
+    own = {"budgets": [1, 2], "train_cells": TRAINING, "held_out_cells": 200, "waves": 5}
+    sections = {name: SHIPPED[name] for name in ("helix", "spectra", "theory_fits")}
+    sections["theory_fits"] = sections["theory_fits"] | own | {"neurons_at_once": 7}
+    (folder / "params.yaml").write_text(yaml.safe_dump(alone("s") | sections))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        theory_fits.main("s")
+    return pl.read_parquet(folder / "data/s/theories/theory_fits.parquet")
 
 
 def runs(folder: Path, interventions: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
@@ -199,6 +204,21 @@ def test_exact_heuristics_explain_the_answer_and_those_of_other_neurons_do_not(
     )
 
 
+def test_the_control_of_waves_selects_components_of_relabelled_maps(tmp_path: Path):
+    """Plant neurons whose maps are waves only after they are relabelled."""
+    generator = np.random.default_rng(SHIPPED["theory_fits"]["fit_seed"])
+    rows, columns = generator.permutation(SIDE), generator.permutation(SIDE)
+    op1, op2 = OP1.reshape(SIDE, SIDE), OP2.reshape(SIDE, SIDE)
+    maps = np.empty((NEURONS, SIDE, SIDE))
+    for neuron, own in enumerate(maps):
+        turns = 2 * np.pi * ((3 + neuron % 4) * op1 + 5 * op2) / SIDE
+        own[rows[:, None], columns] = np.cos(turns + neuron)
+    fits = fit_theories(tmp_path, maps.reshape(NEURONS, -1))
+    waves = fits.filter(pl.col("layer").is_null(), theory="waves", what="activation", parameters=2)
+    assert waves["value"].item() < 0.1  # the table `spectra` has other components
+    assert waves["relabelled"].item() > 0.99
+
+
 def test_bits_are_those_of_terms_their_number_and_coefficients(project: Tables):
     table = project["theories"].filter(what="accuracy")
     bits = {row[:2]: row[2] for row in table.select("theory", "parameters", "bits").rows()}
@@ -243,7 +263,7 @@ def test_conditions_are_fitted_by_least_squares(seed: int):
 
 
 def test_a_model_without_conditions_is_predicted_as_its_mean(tmp_path: Path):
-    write_stores(tmp_path)
+    write_stores(tmp_path, activations())
     store, catalogue = (
         LayerStore(tmp_path / "activations/add.h5"),
         tables()["heuristics/heuristics"],

@@ -228,6 +228,19 @@ def share(
     return above.sum() / below.sum(), (drawn @ above) / (drawn @ below)
 
 
+def test_nothing_is_restored_if_the_neurons_means_lose_nothing(
+    given: Tables, replaced: pl.DataFrame
+):
+    own = runs(replaced, given["pairs"], "theory")
+    equal = {"answer_logit": 0.5, "mean_logit": 0.0}
+    own = own.with_columns(pl.lit(value, pl.Float32).alias(name) for name, value in equal.items())
+    table = ask("theories", replaced_tables(given, replaced, own))
+    restored = table.filter(what="restored").select("value", "ci_low", "ci_high", "relabelled")
+    assert restored.height
+    assert restored.null_count().row(0) == (restored.height,) * 4
+    assert table.filter(what="accuracy")["value"].null_count() == 0
+
+
 def test_theories_are_compared_with_their_controls(given: Tables, replaced: pl.DataFrame):
     numbers = numbered(replaced, "theory", "parameters", "kind")
     own = runs(replaced, given["pairs"], "theory")
