@@ -28,7 +28,7 @@ def of_digits(
     """
     given = only(made.measured(), "neuron_interventions", "pairs", "runs")
     # two pairs of each prompt
-    prompts = given["pairs"].with_columns(op1=pl.col("pair") // 2, op2=pl.lit(7, pl.Int32))
+    prompts = given["pairs"].with_columns(op1=pl.col("pair") // 2, op2=pl.lit(1, pl.Int32))
     given["pairs"] = prompts
     rng = np.random.default_rng(5)
     late = late_neurons(given["neuron_interventions"])
