@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import zlib
+from collections import Counter
 from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
@@ -251,8 +252,9 @@ def test_queries_on_the_page_run_in_the_console(built: Path, micro: Path):
         assert '"' not in text, f"{name}: the shell would end the query there"
         rows = packed(data.sql(text, subject="abacus").pl())["rows"]
         assert len(rows) == sum(table["found"].values())
-        if len(table["rows"]) == len(rows):
-            assert sorted(map(repr, table["rows"])) == sorted(map(repr, rows))
+        # the page has the first rows of each operator
+        assert Counter(map(repr, table["rows"])) <= Counter(map(repr, rows))
+        assert table["rows"]
 
 
 def outputs() -> set[str]:
