@@ -17,7 +17,10 @@ with
     sources as (
         -- a token of an operand before its last is called `op1, last but 1`
         select operator, layer, head, split_part(key_position, ',', 1) as source,
-            count(*) as tokens, sum(weight)::float as weight
+            -- without a token after it, op2's last token is called `last`
+            1 + coalesce(max(regexp_extract(key_position, 'last but (\d+)', 1)::bigint), 0)
+                as tokens,
+            sum(weight)::float as weight
         from attention_patterns
         semi join circuit_heads using (operator, layer, head)
         where query_position = 'last' and source in ('op1', 'operator', 'op2')

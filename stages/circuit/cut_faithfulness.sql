@@ -4,7 +4,7 @@
 -- subject            VARCHAR   the model
 -- operator           VARCHAR   add, subtract, multiply or divide
 -- circuit            VARCHAR   everything, nothing, circuit, circuit_cut, model_cut or last_cut, as
---                              in cut_interventions
+--                              in cut_interventions; the last three only if an edge is cut
 -- heads              SMALLINT  number of heads in the circuit
 -- faithfulness       DOUBLE    (mean NL - mean NL of nothing) / (mean NL of everything - mean NL of
 --                              nothing), where NL is the answer's logit / the largest logit, both

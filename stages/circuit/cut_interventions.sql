@@ -5,9 +5,9 @@
 -- earlier edge into that token's position, in layers below the head, changes nothing. circuit_cut
 -- is compared with circuit, and model_cut with everything. The control last_cut is the circuit
 -- whose last position cannot attend to these positions, which must destroy the answer. Every
--- circuit except nothing keeps all MLPs. An operator has only circuits in which something is cut.
--- It has no cuts if its circuit reads a number of several tokens, whose last one must read the
--- others.
+-- circuit except nothing keeps all MLPs. circuit_cut, model_cut and last_cut are there only if they
+-- cut an edge. If a head of the circuit reads a number of several tokens, none of them is there: a
+-- number's last token must read its other tokens.
 --
 -- subject       VARCHAR    the model
 -- intervention  INTEGER    number of the intervention, from 0; one row per patch

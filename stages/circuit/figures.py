@@ -45,6 +45,7 @@ POSITIONS = {  # at which probes read -> colour
     "op2": drawing.SKY,
     "last": drawing.VERMILION,
 }
+NOT_CUT = "no earlier attention to cut"
 NO_PROBE = "too few prompts are answered correctly for a probe"
 MANY = 100  # heads, from which on sizes of circuits are spread by their square roots
 LOWEST = -1.0  # lower values of faithfulness are written, not drawn
@@ -205,7 +206,9 @@ def cuts(tables: Tables, subject: str) -> Figure:
             xs = np.array([list(CUTS).index(circuit) for circuit in rows["circuit"]]) + shift
             if rows.height:
                 colour = drawing.COLOURS[operator]
-                axis.bar(xs, rows[measure], 0.18, color=colour, label=operator)
+                is_cut = "circuit_cut" in rows["circuit"]
+                label = operator if is_cut else f"{operator}: {NOT_CUT}"
+                axis.bar(xs, rows[measure], 0.18, color=colour, label=label)
             if measure == "accuracy":
                 _most_frequent(axis, xs, rows)
             else:

@@ -126,20 +126,20 @@ QUERIES: dict[str, tuple[list[str], str]] = {
         ["theories"],
         """with
             accuracies as (from theories where subject = $subject and what = 'accuracy'),
-            -- the stored activations are the model without a patch
-            whole as (
-                select operator, value > majority_accuracy as is_known
-                from accuracies where theory = 'itself'
+            -- without a restored share, ablating the late neurons does not lower the logit
+            known as (
+                select operator, value is not null as is_known from theories
+                where subject = $subject and what = 'restored' and theory = 'itself'
             )
         select operator, parameters, theory, if(is_known, value, null) as value
-        from accuracies join whole using (operator)
+        from accuracies join known using (operator)
         where parameters = (select min(parameters) from accuracies where parameters > 1)""",
     ),
     "mediation": (
         ["relative_importance"],
         # without an interval where the result varies, effects are noise
         """select null::varchar as operator, condition, without_effect,
-            if(bool_or(condition = 'result_varies' and ci_low is not null) over (),
+            if(bool_and(condition <> 'result_varies' or ci_low is not null) over (),
                 importance, null) as value
         from relative_importance
         where subject = $subject and task = 'arithmetic' and operator = 'all' and which = 'all'
@@ -441,9 +441,12 @@ def _theories(rows: pl.DataFrame) -> str:
         part = rows.filter(theory=theory).drop_nulls("value")
         if part.height:
             parts.append(f"{number} {what} {span(part, 'value', names=False)}")
+    unknown = rows.filter(pl.col("value").is_null()).unique("operator", maintain_order=True)
+    why = "ablating the late neurons does not clearly lower the answer's logit"
     if not parts:
-        return "The model is not more accurate than the most frequent answer: no theory is tested."
-    return f"Accuracy with simple formulas in place of each late neuron: {', '.join(parts)}."
+        return f"No theory of late neurons is compared: {why}."
+    text = f"Accuracy with simple formulas in place of each late neuron: {', '.join(parts)}."
+    return f"{text} For {_names(unknown)}, {why}." if unknown.height else text
 
 
 def _mediation(rows: pl.DataFrame) -> str:

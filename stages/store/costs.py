@@ -85,7 +85,7 @@ KNOCKED = 130  # heuristics per operator whose neurons are ablated together
 BAGS = 34  # interventions per operator that keep a bag of neurons
 # Prompts that share the tokens that all begin with, as measured: passes are smaller, too.
 TOGETHER = 4
-CUTS = 6  # circuits per operator with attention edges cut
+CUTS = 6  # circuits per operator when attention is cut, at most
 ARMS = 5 * 2 * 2  # of ablations by prompt: arms, criteria, replacements
 
 QUERIES = {
@@ -553,7 +553,12 @@ class Costs:
         cells = fits["train_cells"] + fits["held_out_cells"]
         memory = ARRAYS + predicted + TERMS * cells + 512 * self.cells
         yield CostRow(
-            ("theories/theory_fits",), maps, "maps", QUERY + FITTED * maps, memory, predicted
+            ("theories/theory_fits",),
+            maps,
+            "maps",
+            QUERY + (FITTED + SPECTRA * self.cells) * maps,  # the control has spectra of its own
+            memory,
+            predicted,
         )
         yield self._runs("theories/theory_runs", self.theories(sizes), self.late / self.depth)
 

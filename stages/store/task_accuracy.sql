@@ -1,5 +1,5 @@
 -- How often a model's prediction is correct on the prompts of each task outside the grid. Only
--- prompts whose answer is one token of the model count. If a task has none, its accuracy is null.
+-- prompts with an answer_token in task_predictions count. If a task has none, its accuracy is null.
 --
 -- subject            VARCHAR  the model
 -- task               VARCHAR  arithmetic, number_words, three_operands, retrieval or factual

@@ -8,16 +8,15 @@ Table task_predictions: a model's prediction for each prompt of the tasks
     subject             VARCHAR  the model
     task                VARCHAR  as in the tables tasks and real_tasks
     prompt_number       INTEGER  as in tasks or, for a model not trained here, in real_tasks
-    answer_token        INTEGER  token id of the answer; null if the answer is not one token of the
-                                 model
+    answer_token        INTEGER  token id of the answer or, with the setting answer_token, of that
+                                 token of the answer; null if there is none
     predicted           VARCHAR  text of the most likely next token
     correct             BOOLEAN  whether the most likely next token is the answer or, for a model
                                  with answer_token, that token of the answer
-    answer_logit        FLOAT    logit of the answer; null if the answer is not one token of the
-                                 model
+    answer_logit        FLOAT    logit of answer_token; null if answer_token is
     max_logit           FLOAT    largest logit of the vocabulary
-    answer_probability  FLOAT    softmax probability of the answer over the whole vocabulary, 0 to
-                                 1; null if the answer is not one token of the model
+    answer_probability  FLOAT    softmax probability of answer_token over the whole vocabulary, 0 to
+                                 1; null if answer_token is
 """
 
 import sys

@@ -41,7 +41,8 @@ def waves(
     """Return cosine and sine of the strongest Fourier components, (terms, cells).
 
     These are the `count` components that carry most of the neurons' summed share of variance.
-    spectra: rows of the table for these neurons; shape: of the operand grid
+    spectra: frequency1, frequency2 and share of components of these neurons' maps; shape: of the
+    operand grid
     """
     pairs, names = FrequencyPairs.from_shape(shape), ["frequency1", "frequency2"]
     # Rounded sums have the same order on every kind of processor.

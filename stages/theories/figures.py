@@ -34,7 +34,7 @@ TABLES = [
     "circuit/pairs_found.parquet",
 ]
 # Theory of a number -> its label, colour and line. Lines are solid if the theory has as many terms
-# as the helix.
+# as the helix, or one more, as random periods may have.
 NUMBER_THEORIES = {
     "number": ("mean of each number", GREY, "--"),
     "pca": ("principal components", BLUE, "-"),

@@ -15,7 +15,7 @@
 -- restored       DOUBLE    (answer's logit - that with another number) / (clean logit - that with
 --                          another number), means over prompts: 1 is the clean run, 0 another
 --                          number, and values may lie outside; null if another number does not
---                          clearly lower the logit (the interval of lost contains 0)
+--                          clearly lower the logit (the interval of lost begins at 0 or below)
 -- ci_low         DOUBLE    lower end of the bootstrap interval of restored, over prompts
 -- ci_high        DOUBLE    upper end of the bootstrap interval of restored, over prompts
 -- lost           DOUBLE    answer's logit in the clean run - that with another number's residual

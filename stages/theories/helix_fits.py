@@ -2,7 +2,7 @@
 
 Kantamneni and Tegmark 2025, Sec. 4: the residual stream at an operand's token is a linear map of
 the helix B(a) (bases.py). Theories are fitted on trained cells and scored on held-out cells,
-neither of which is an evaluation prompt of `pairs`. All numbers occur in training, so a theory
+none of which is an evaluation prompt of `pairs`. All numbers occur in training, so a theory
 could memorise each of them, as `number` does. A second fit is therefore scored on numbers that it
 never saw. The study fits the first 100 principal components of the residual stream. Here all
 coordinates are fitted.

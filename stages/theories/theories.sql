@@ -15,10 +15,10 @@
 --                             logit) and accuracy, when the predictions replace all late neurons at
 --                             the last position
 -- value              DOUBLE   activation, logit, written: explained share, at most 1; restored: 0
---                             as with the neurons' means, 1 as without a patch; accuracy: share of
---                             prompts whose most likely next token is the answer, 0 to 1. restored
---                             is null, and so is its control, if the neurons' means do not clearly
---                             lower the answer's logit (the interval of the change contains 0)
+--                             as with the neurons' means, 1 as without a patch, null if the means
+--                             do not clearly lower the answer's logit (the interval of the loss
+--                             begins at 0 or below); accuracy: share of prompts whose most likely
+--                             next token is the answer, 0 to 1
 -- ci_low             DOUBLE   lower end of the bootstrap interval of value, over neurons, cells or
 --                             prompts
 -- ci_high            DOUBLE   upper end of the bootstrap interval of value

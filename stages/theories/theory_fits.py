@@ -287,16 +287,18 @@ class NeuronTheories:
         op1, op2, training = self.cells.op1, self.cells.op2, self.cells.training
         generator = np.random.default_rng(settings.fit_seed)
         self.relabelled = [generator.permutation(side) for side in results.shape]
-        of_control = self._relabelled_spectra(late, f"relabelled spectra {subject.name} {operator}")
+        title = f"relabelled spectra {subject.name} {operator}"
+        control_spectra = self._relabelled_spectra(late, title)
         raw = {
             "bag": atoms.bag(database, catalogue, operator, self.cells.order),
             "helix": atoms.helices(self.cells.numbers(), load(Helix).periods),
             "waves": atoms.waves(spectra, results.shape, settings.waves, op1, op2),
         }
-        control = atoms.waves(of_control, results.shape, settings.waves, op1, op2)
+        control_waves = atoms.waves(control_spectra, results.shape, settings.waves, op1, op2)
         self.dictionaries = {name: Dictionary.scale(raw[name], training) for name in raw}
-        selected_anew = {"waves": Dictionary.scale(control, training)}
-        self.control_dictionaries = self.dictionaries | selected_anew
+        self.control_dictionaries = self.dictionaries | {
+            "waves": Dictionary.scale(control_waves, training)
+        }
         tables = {name: subject.table(f"heuristics/{name}.parquet") for name in NAMED}
         self.conditions = {
             "labels": Conditions.labels(tables["labels"], catalogue, store, late, training),
@@ -310,10 +312,11 @@ class NeuronTheories:
         self.tally = Tally(lengths, self.cells.held_out, settings)
 
     def _relabelled_spectra(self, late: list[int], title: str) -> pl.DataFrame:
-        """Return what the table `spectra` would contain for the relabelled maps of late layers."""
+        """Return the strongest components of each relabelled map, as `spectrum` does."""
         rows, columns = self.relabelled
         pairs, settings = FrequencyPairs.from_shape((len(rows), len(columns))), load(Spectra)
-        frames, step = [], settings.neurons_at_once
+        none = np.zeros((0, *pairs.shape), np.float32)
+        frames, step = [spectrum(none, pairs, settings.components)], settings.neurons_at_once
         with progress.bar(total=len(late) * self.neurons, desc=title, unit="neuron") as bar:
             for layer, first in product(late, range(0, self.neurons, step)):
                 maps = self.store.read(layer, slice(first, first + step), slice(None))

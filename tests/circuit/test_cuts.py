@@ -56,6 +56,12 @@ def test_a_heads_source_is_where_the_last_position_looks_most():
         "circuit_heads": heads({"add": KEPT["add"]}),
     }
     table = ask("attention_sources", given)
+    # without a token after it, op2's last token is called `last`
+    at_end = last.with_columns(
+        pl.col("key_position").replace({"op2": "op2, last but 1", "last": "last"})
+    )
+    long = ask("attention_sources", given | {"attention_patterns": at_end})
+    assert dict(long.select("source", "tokens").iter_rows()) == {"op2": 2, "op1": 2}
     expected = [
         ("s", "add", 0, 1, "op2", 1, 0.3, 0.2, 0.1, 0.3),
         ("s", "add", 2, 0, "op1", 2, 0.6, 0.6, 0.3, 0.1),
@@ -100,19 +106,20 @@ def test_circuits_are_only_those_in_which_something_is_cut(measured: Tables):
     kept = heads(KEPT).with_columns(source=pl.lit("op1"), tokens=1)
     adding, subtracting = pl.col("operator") == "add", pl.col("operator") == "subtract"
     whole, below = {"everything", "nothing", "circuit"}, {"circuit_cut", "model_cut"}
-    for sources, expected in (
-        (kept, {*whole, *below, "last_cut"}),
-        (kept.filter(~adding), whole),  # attention weights are unknown
-        (kept.with_columns(layer=pl.lit(0, pl.Int16)), {*whole, "last_cut"}),  # no layer is below
-        # one head of addition reads a number of two tokens
-        (kept.with_columns(tokens=pl.when(adding & (pl.col("layer") > 0)).then(2).otherwise(1)),
-         whole),
-    ):  # fmt: skip
+    every, last = {*whole, *below, "last_cut"}, {*whole, "last_cut"}
+    # one head of addition reads a number of two tokens
+    is_long = adding & (pl.col("layer") > 0)
+    for sources, of_addition, of_subtraction in (
+        (kept, every, every),
+        (kept.filter(~adding), whole, every),  # attention weights are unknown
+        (kept.with_columns(layer=pl.lit(0, pl.Int16)), last, last),  # no layer is below
+        (kept.with_columns(tokens=pl.when(is_long).then(2).otherwise(1)), whole, every),
+    ):
         cuts = ask("cut_interventions", cut_tables(measured, sources))
-        assert set(cuts.filter(adding)["circuit"]) == expected
+        assert set(cuts.filter(adding)["circuit"]) == of_addition
+        assert set(cuts.filter(subtracting)["circuit"]) == of_subtraction
         numbers = cuts["intervention"].unique().sort()
         assert numbers.to_list() == list(range(len(numbers)))
-        assert cuts.filter(subtracting).height
 
 
 def test_faithfulness_of_cuts_is_equation_2(measured: Tables, cuts: pl.DataFrame):

@@ -148,6 +148,15 @@ def test_cuts_are_bars(tables: Tables):
         assert heights == tables["cut_faithfulness"][measure].to_list()
 
 
+def test_an_operator_without_cuts_says_so(tables: Tables):
+    is_cut = pl.col("circuit").str.ends_with("_cut")
+    rows = tables["cut_faithfulness"].filter(~is_cut | (pl.col("operator") != "add"))
+    figure = figures.cuts(tables | {"cut_faithfulness": rows}, "s")
+    names = labels(figure.legends[0].get_texts())
+    assert f"add: {figures.NOT_CUT}" in names
+    assert "subtract" in names
+
+
 def test_stability_is_a_dot_per_operator(tables: Tables):
     axis = figures.component_stability(tables, "s").axes[2]
     for measure in figures.MEASURES:

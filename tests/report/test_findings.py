@@ -114,6 +114,9 @@ TABLES = {
         add,mean,0,accuracy,0.0,0.1
         add,bag,2,accuracy,0.75,0.1
         add,bag,2,restored,0.1,
+        add,itself,,restored,1.0,
+        divide,itself,,restored,1.0,
+        multiply,itself,,restored,,
         add,bag,4,accuracy,0.99,0.1
         add,waves,2,accuracy,0.5,0.1
         add,helix,2,accuracy,0.25,0.1
@@ -121,7 +124,7 @@ TABLES = {
         divide,bag,2,accuracy,0.5,0.1
         divide,itself,,accuracy,0.9,0.1
         multiply,bag,2,accuracy,0.05,0.1
-        multiply,itself,,accuracy,0.1,0.1""",
+        multiply,itself,,accuracy,1.0,0.1""",
     "mediation/relative_importance": """
         task,condition,operator,which,importance,without_effect,ci_low
         arithmetic,result_varies,all,all,0.75,0.1,0.6
@@ -147,7 +150,8 @@ SENTENCES = {
     "other number of neurons differs more.",
     "Heuristics": "0 to 2 of 3 neurons have a label: a heuristic describes them beyond chance.",
     "Theories": "Accuracy with simple formulas in place of each late neuron: 2 heuristics 0.50 to "
-    "0.75, 2 Fourier components 0.50, 2 terms of a helix 0.25.",
+    "0.75, 2 Fourier components 0.50, 2 terms of a helix 0.25. For multiplication, ablating the "
+    "late neurons does not clearly lower the answer's logit.",
     "Mediation": "At the last position, the late half of the MLPs has 0.75 when the result varies "
     "and 0.25 when both results are equal, as a share of the effects of all MLPs at all positions. "
     "If all effects were equal, it would be 0.10 to 0.20.",
@@ -180,15 +184,14 @@ def test_every_query_gives_its_sentence(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_ratios_of_noise_are_not_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    accuracy = {"what": "accuracy", "majority_accuracy": 0.1}
-    theories = pl.DataFrame(
-        {"theory": ["bag", "itself"], "parameters": [2, None], "value": [0.7, 0.1]}
-    )
+    rows = [("bag", 2, "accuracy", 0.7), ("itself", None, "restored", None)]
+    columns = ["theory", "parameters", "what", "value"]
+    theories = pl.DataFrame(rows, columns, orient="row")
     importance = {"task": "arithmetic", "operator": "all", "which": "all", "without_effect": 0.2}
     fixed = {"condition": ["result_varies", "result_fixed"], "importance": [3.0, 0.4]}
     relative = pl.DataFrame(fixed | {"ci_low": [None, 0.3]})
     for path, table in (
-        ("theories/theories", theories.with_columns(operator=pl.lit("add"), **literals(accuracy))),
+        ("theories/theories", theories.with_columns(operator=pl.lit("add"))),
         ("mediation/relative_importance", relative.with_columns(**literals(importance))),
     ):
         file = tmp_path / f"data/s/{path}.parquet"
@@ -196,7 +199,8 @@ def test_ratios_of_noise_are_not_quoted(tmp_path: Path, monkeypatch: pytest.Monk
         table.with_columns(subject=pl.lit("s")).write_parquet(file)
     every = findings.results(database(["theories", "relative_importance"], "s"), "s", ("add",))
     assert [finding.text for finding in findings.findings(every)] == [
-        "The model is not more accurate than the most frequent answer: no theory is tested.",
+        "No theory of late neurons is compared: ablating the late neurons does not clearly lower "
+        "the answer's logit.",
         "The effects of MLPs are too small to compare layers.",
     ]
 

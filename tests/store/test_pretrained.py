@@ -69,8 +69,10 @@ def test_a_pretrained_model_has_prompts_of_its_own_and_one_accuracy(subject: Sub
     known = answered["answer_token"].is_not_null()
     assert known.equals(answered["answer_logit"].is_not_null())
     own = tokenizer.load(subject.settings.source)
-    right = answered.filter(known & answered["correct"])
-    assert own.batch_decode([[token] for token in right["answer_token"]]) == [*right["predicted"]]
+    numbers = answered.filter(known & answered["task"].is_in(ARITHMETIC))
+    first_digits = own.batch_decode([[token] for token in numbers["answer_token"]])
+    assert first_digits == numbers["answer"].str.slice(0, 1).to_list()
+    assert first_digits
     accuracy = subject.table("store/task_accuracy.parquet")
     assert set(accuracy["split"]) == {"all"}
     assert set(accuracy["task"]) == set(wanted["task"])

@@ -452,8 +452,12 @@ def _residual_streams(subject: Subject, model) -> None:
     pairs = subject.table("circuit/pairs.parquet")
     pairs = pairs.filter(operator=operator, split="evaluation").sort("pair")
     prompts = helix_fits.Prompts.draw(cells.filter(operator=operator), pairs, load(Helix))
-    assert len(prompts.training) > 20
-    assert len(prompts.positions) == len(prompts.training) + len(pairs)
+    sample = len(prompts.training)
+    assert sample > 20
+    assert len(prompts.positions) == sample + len(pairs)
+    of_pairs = set(map(tuple, prompts.tokens[sample:]))
+    assert of_pairs.isdisjoint(map(tuple, prompts.tokens[:sample]))
+    assert of_pairs & set(map(tuple, cells.filter(operator=operator)["tokens"]))
     assert len(prompts.pairs) == len(pairs)
     loaded, folder = checkpoint.from_settings(subject.settings), subject.path("theories")
     streams = np.empty((LAYERS, 3, len(prompts.tokens), 2 * HEAD_WIDTH))

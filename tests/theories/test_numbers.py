@@ -65,6 +65,7 @@ def test_a_helix_is_explained_by_a_helix_and_less_by_its_parts():
         assert rows[theory].explained < 0.98
     assert rows["circles"].explained > rows["circle"].explained
     assert rows["other_periods"].explained < 0.7
+    assert rows["other_periods"].parameters == 9  # all sines count
     assert rows["helix"].shuffled < 0.15
     assert rows["helix"].shuffled_most < 0.3
 
