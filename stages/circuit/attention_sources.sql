@@ -18,8 +18,9 @@ with
         -- a token of an operand before its last is called `op1, last but 1`
         select operator, layer, head, split_part(key_position, ',', 1) as source,
             -- without a token after it, op2's last token is called `last`
-            1 + coalesce(max(regexp_extract(key_position, 'last but (\d+)', 1)::bigint), 0)
-                as tokens,
+            1 + coalesce(
+                max(try_cast(regexp_extract(key_position, 'last but (\d+)', 1) as bigint)), 0
+            ) as tokens,
             sum(weight)::float as weight
         from attention_patterns
         semi join circuit_heads using (operator, layer, head)
