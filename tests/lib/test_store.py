@@ -1,5 +1,6 @@
 """Stores are exact, complete or absent, and damage is noticed."""
 
+import sys
 from pathlib import Path
 
 import h5py
@@ -9,6 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.lib.core import chunks, environment, hdf5_store
+from stages.lib.core.files import full
+from tests.conftest import run_in
+from tests.micro import ROOT
 
 
 def write(
@@ -214,3 +218,29 @@ def test_checksums_are_those_of_hdf5(tmp_path: Path, length: int):
         file.flush()
         expected = [dataset.id.read_direct_chunk((number, 0))[1] for number in range(5)]
     assert [chunk.tobytes() for chunk in chunks.sealed(values)] == expected
+
+
+WRITE = {
+    "parquet": """
+import polars as pl
+from stages.lib.core.tables import write_table
+write_table(pl.DataFrame({"a": range(100_000)}), Path("out"))
+""",
+    "hdf5": """
+import numpy as np
+from stages.lib.core.hdf5_store import writing
+with writing(Path("out")) as file:
+    file["a"] = np.ones(100_000)
+""",
+}
+
+
+@pytest.mark.parametrize("kind", WRITE)
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full disk to write to")
+def test_a_disk_that_fills_up_is_a_sentence_and_leaves_nothing(tmp_path: Path, kind: str):
+    (tmp_path / "out.partial").symlink_to("/dev/full")
+    code = f"from pathlib import Path\n{WRITE[kind]}"
+    done = run_in(tmp_path, sys.executable, "-c", code, check=False, more={"PYTHONPATH": str(ROOT)})
+    assert done.returncode == 1
+    assert done.stderr == f"{full(Path('out'))}\n"
+    assert not list(tmp_path.iterdir())

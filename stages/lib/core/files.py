@@ -4,11 +4,13 @@ Outputs are links into DVC's cache. Renaming replaces the link; writing into it 
 cached copy.
 """
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
 PARTS = ".parts"  # suffix of the folders in which running stages keep their unfinished work
 
 
@@ -29,7 +31,7 @@ def replacing(path: Path, shared: bool = False) -> Iterator[Path]:
 
     It is removed if the block raises. shared: several processes, on several machines, may write
     the file at once, all with the same content. Otherwise the next process overwrites what a
-    killed one left.
+    killed one left. Raises SystemExit with a message if the disk is full.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     unique = f".{uuid4().hex}" if shared else ""
@@ -37,5 +39,21 @@ def replacing(path: Path, shared: bool = False) -> Iterator[Path]:
     try:
         yield partial
         partial.replace(path)
+    except Exception as error:
+        if is_full(error):
+            raise SystemExit(full(path)) from None
+        raise
     finally:
         partial.unlink(missing_ok=True)
+
+
+def full(path: Path) -> str:
+    """Return the message about a disk without room for a file."""
+    way_out = "free some space, then run the same command again: what is finished stays"
+    return f"{path}: no space left on the disk; {way_out}"
+
+
+def is_full(error: Exception) -> bool:
+    """Return whether a disk had no room. Polars, DuckDB and HDF5 say so in their messages only."""
+    of_system = isinstance(error, OSError) and error.errno in FULL
+    return of_system or "No space left on device" in str(error)

@@ -12,15 +12,17 @@ import errno
 import math
 import os
 import shutil
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import h5py
 import numpy as np
 
 from stages.lib.core import environment
-from stages.lib.core.files import replacing, way_out
+from stages.lib.core.files import full, is_full, replacing, way_out
 from stages.lib.core.storage import pieces
 
 # errors of permissions, locks, limits and disks, after which a file's bytes may still be right
@@ -39,7 +41,7 @@ class StoreError(RuntimeError):
 def _need_space(path: Path, size: int) -> None:
     """Raise StoreError if the disk has no room for a file of this size.
 
-    HDF5 crashes the process at exit if a write has failed. So the check precedes the first write.
+    HDF5 cannot go on after a write has failed. So the check precedes the first write.
     """
     free = shutil.disk_usage(path.parent).free
     if free < size:
@@ -57,10 +59,25 @@ def writing(path: Path, shared: bool = False) -> Iterator[h5py.File]:
     """
     with replacing(path, shared) as partial:
         _need_space(partial, LEAST)
-        with h5py.File(partial, "w", libver=("v110", "v110"), locking=False) as file:
-            yield file
+        try:
+            with h5py.File(partial, "w", libver=("v110", "v110"), locking=False) as file:
+                yield file
+        except Exception as error:
+            if is_full(error):
+                _end(full(path), partial)
+            raise
         with partial.open("rb+") as stream:
             os.fsync(stream.fileno())
+
+
+def _end(message: str, partial: Path) -> NoReturn:
+    """Remove a file, and end this process as SystemExit does, but at once.
+
+    HDF5 still holds what it could not write, and would crash the process at exit.
+    """
+    partial.unlink(missing_ok=True)
+    print(message, file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 def _opened(path: Path) -> h5py.File:
