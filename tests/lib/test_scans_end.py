@@ -27,11 +27,12 @@ LayerStore.read = interrupt
 """
 LIMIT = "select * from activations limit 2"
 INSIDE = "select count(*) from (select activation from activations limit 2)"
+LOGITS = "select number from value_logits where number = 2 limit 2"
 ROWS, COUNT = (b"add", 2), (b"2", 1)  # what the output holds, and how often at least
 RUNS = [
     ((CONSOLE, LIMIT), ROWS), ((CONSOLE, LIMIT, "--csv"), ROWS), ((CONSOLE, LIMIT, "--json"), ROWS),
     ((CONSOLE, INSIDE), COUNT),
-    ((SCRIPT, LIMIT), ROWS), ((SCRIPT, INSIDE), COUNT),
+    ((SCRIPT, LIMIT), ROWS), ((SCRIPT, INSIDE), COUNT), ((CONSOLE, LOGITS), COUNT),
 ]  # fmt: skip
 
 
@@ -43,6 +44,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         attributes = {"subject": "s", "operator": "add"}
         writer = hdf5_store.LayerWriter(file, [0], axes, "float16", (8, 100, 100), attributes)
         writer.write(0, 0, np.ones(tuple(axes.values()), np.float16))
+    with hdf5_store.writing(folder / "s/store/value_logits.h5") as file:
+        axes = {"neuron": 600, "number": 100}
+        writer = hdf5_store.LayerWriter(file, [0], axes, "float32", (64, 100), {"subject": "s"})
+        writer.write(0, 0, np.ones(tuple(axes.values()), np.float32))
     return folder
 
 
