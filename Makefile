@@ -53,7 +53,7 @@ setup: .venv/installed
 		echo "make: bag needs Python 3.11 to 3.14, and $(PYTHON) is $$($(PYTHON) -V 2>&1); name another, such as make PYTHON=python3.12" >&2; exit 1; }
 	@test "$$(.venv/bin/python -V 2>&1)" = "$$($(PYTHON) -V 2>&1)" || rm -rf .venv
 	$(PYTHON) -m venv .venv
-	.venv/bin/pip install --quiet --no-deps --no-compile --requirement requirements.lock
+	xargs -P 2 -n 40 .venv/bin/pip install --quiet --no-deps --no-compile < requirements.lock  # two pips at once
 	.venv/bin/pip install --quiet --constraint requirements.lock torch  # what this machine's build of it needs besides, such as CUDA's libraries
 	.venv/bin/pip install --quiet --no-deps --no-build-isolation --editable .
 	.venv/bin/python -c "import dvc.repo; from stages import warm; warm.load()"
@@ -72,7 +72,7 @@ lint: .venv/tests
 
 # What only tests and lint need is not part of the setup, which all other targets wait for.
 .venv/tests: tests/requirements.lock .venv/installed
-	.venv/bin/pip install --quiet --no-deps --no-compile --requirement $<
+	xargs -P 2 -n 20 .venv/bin/pip install --quiet --no-deps --no-compile < $<
 	touch $@
 
 # make site: builds the documentation with a search, as pages that need no server and no network.
