@@ -133,7 +133,8 @@ QUERIES: dict[str, tuple[list[str], str]] = {
             )
         select operator, parameters, theory, if(is_known, value, null) as value
         from accuracies join known using (operator)
-        where parameters = (select min(parameters) from accuracies where parameters > 1)""",
+        where theory = 'mean'
+            or parameters = (select min(parameters) from accuracies where parameters > 1)""",
     ),
     "mediation": (
         ["relative_importance"],
@@ -436,11 +437,12 @@ def _selective(rows: pl.DataFrame) -> str:
 
 
 def _theories(rows: pl.DataFrame) -> str:
-    number, parts = rows["parameters"][0], []
+    number, parts = rows["parameters"].max(), []
     for theory, what in THEORIES.items():
         part = rows.filter(theory=theory).drop_nulls("value")
         if part.height:
-            parts.append(f"{number} {what} {span(part, 'value', names=False)}")
+            label = what.format(number)
+            parts.append(f"{label} {span(part, 'value', names=False)}")
     unknown = rows.filter(pl.col("value").is_null()).unique("operator", maintain_order=True)
     why = "ablating the late neurons does not clearly lower the answer's logit"
     if not parts:
@@ -475,7 +477,12 @@ def _claims(rows: pl.DataFrame) -> str:
     )
 
 
-THEORIES = {"bag": "heuristics", "waves": "Fourier components", "helix": "terms of a helix"}
+THEORIES = {  # {}: the number of terms
+    "bag": "{} heuristics",
+    "waves": "{} Fourier components",
+    "helix": "{} terms of a helix",
+    "mean": "its mean alone",
+}
 CONDITIONS = {"result_varies": "the result varies", "result_fixed": "both results are equal"}
 CHARTS = ("heads", "neurons", "alone")
 # a query's name -> the item with its table, a title, and the function that writes its sentence

@@ -150,8 +150,8 @@ SENTENCES = {
     "other number of neurons differs more.",
     "Heuristics": "0 to 2 of 3 neurons have a label: a heuristic describes them beyond chance.",
     "Theories": "Accuracy with simple formulas in place of each late neuron: 2 heuristics 0.50 to "
-    "0.75, 2 Fourier components 0.50, 2 terms of a helix 0.25. For multiplication, ablating the "
-    "late neurons does not clearly lower the answer's logit.",
+    "0.75, 2 Fourier components 0.50, 2 terms of a helix 0.25, its mean alone 0.00. For "
+    "multiplication, ablating the late neurons does not clearly lower the answer's logit.",
     "Mediation": "At the last position, the late half of the MLPs has 0.75 when the result varies "
     "and 0.25 when both results are equal, as a share of the effects of all MLPs at all positions. "
     "If all effects were equal, it would be 0.10 to 0.20.",
