@@ -165,30 +165,27 @@ def says(
     loaded: Checkpoint,
     pairs: list[tuple[list[int], list[int]]],
     prompts_per_pass: int,
-    title: str,
 ) -> np.ndarray:
     """Return whether greedy decoding gives the whole answer to each prompt: bool (prompts,).
 
-    pairs: the tokens of each prompt and of its answer; title: of the progress bar.
-    One pass over both decides: until greedy decoding gives another token, it reads the answer's.
-    The tokens that all prompts begin with are computed once.
+    pairs: the tokens of each prompt and of its answer. One pass over both decides: until greedy
+    decoding gives another token, it reads the answer's. The tokens that all prompts begin with are
+    computed once.
     """
     if not pairs:
         return np.zeros(0, bool)
     prompts = [prompt for prompt, _ in pairs]
-    prefix = prefixes.find(loaded, prompts, min(map(len, prompts)) - 1)
+    prefix = prefixes.find(loaded, prompts, min(map(len, prompts)) - 1, fewest=1)
     rows_by_size: dict[tuple[int, int], list[int]] = {}
     for row, (prompt, answer) in enumerate(pairs):
         rows_by_size.setdefault((len(prompt), len(answer)), []).append(row)
     is_right = np.zeros(len(pairs), bool)
-    with progress.bar(total=len(pairs), desc=title, unit="prompt") as bar:
-        for (_, length), rows in sorted(rows_by_size.items()):
-            step = _in_pass(loaded, prompts_per_pass, length)
-            for first in range(0, len(rows), step):
-                some = rows[first : first + step]
-                tokens = np.array([pairs[row][0] + pairs[row][1] for row in some])
-                out = prefix.run(loaded.model, tokens[:, :-1], logits_to_keep=length)
-                greedy = out.logits[:, -length:].argmax(-1).cpu().numpy()
-                is_right[some] = (greedy == tokens[:, -length:]).all(1)
-                bar.update(len(some))
+    for (_, length), rows in rows_by_size.items():
+        step = _in_pass(loaded, prompts_per_pass, length)
+        for first in range(0, len(rows), step):
+            some = rows[first : first + step]
+            tokens = np.array([pairs[row][0] + pairs[row][1] for row in some])
+            out = prefix.run(loaded.model, tokens[:, :-1], logits_to_keep=length)
+            greedy = out.logits[:, -length:].argmax(-1).cpu().numpy()
+            is_right[some] = (greedy == tokens[:, -length:]).all(1)
     return is_right

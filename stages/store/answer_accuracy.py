@@ -26,6 +26,7 @@ import polars as pl
 
 from stages.corpus.settings import Tasks
 from stages.lib import ask
+from stages.lib.core import progress
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
 from stages.lib.model import checkpoint, tokenizer
@@ -68,21 +69,26 @@ def _majority(answers: str) -> pl.Expr:
 
 
 def _whole(subject: Subject, cells: pl.DataFrame) -> np.ndarray:
-    """Return whether each cell's whole answer is predicted, (cells,)."""
+    """Return whether each cell's whole answer is predicted, (cells,).
+
+    Cells with the same operator and op1 run together, so that the tokens before op2 are computed
+    once.
+    """
     settings, loaded = subject.settings, checkpoint.from_settings(subject.settings)
     own, words = tokenizer.load(settings.source), load(Tasks).operators
     passes = settings.passes or load(Passes)
-    predicted = np.zeros(len(cells), bool)
+    readers = {}
     for operator in settings.operators:
         symbol = words[operator].symbol
         template = Template(own, settings.template, symbol, settings.bos, settings.chat)
-        reader = Reader(template, settings.answer_token or 0)
-        rows = np.flatnonzero(cells["operator"] == operator)
-        if not len(rows):  # no answer has the required token
-            continue
-        answers = reader.wholes(cells[rows].select("op1", "op2", "result").rows())
-        title = f"whole answers {subject.name} {operator}"
-        predicted[rows] = ask.says(loaded, answers, passes.prompts, title)
+        readers[operator] = Reader(template, settings.answer_token or 0)
+    predicted = np.zeros(len(cells), bool)
+    rows = cells.with_row_index().group_by("operator", "op1", maintain_order=True).agg("index")
+    with progress.bar(total=len(cells), desc=f"whole answers {subject.name}", unit="prompt") as bar:
+        for operator, _, numbers in rows.iter_rows():
+            answers = readers[operator].wholes(cells[numbers].select(*CELL[1:], "result").rows())
+            predicted[numbers] = ask.says(loaded, answers, passes.prompts)
+            bar.update(len(numbers))
     return predicted
 
 

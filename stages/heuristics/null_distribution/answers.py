@@ -141,40 +141,46 @@ def _hits_of_heuristics(space, heuristics, hits):
     The last k cells are those that are not among the first n - k, so one pass over the stops, which
     rise as k does, finds both.
     """
-    n, answers = len(space.answers), space.table.shape[1]
-    seen, ties = np.zeros(answers, np.uint32), np.empty(answers, np.uint32)
-    stops = space.stops
+    n, stops = len(space.answers), space.stops
+    pairs = np.zeros(space.table.shape[1], space.table.dtype)
     segment, top, bottom = 0, 0, len(heuristics.k) - 1
     for stop in range(len(stops.k)):
-        segment = advance(space, stop, segment, seen, ties)
+        segment = advance(space, stop, segment, pairs)
         k, share = stops.k[stop], stops.before[stop] / stops.ties[stop]
         while top < len(heuristics.k) and heuristics.k[top] == k:
-            hits[0, top] = _covered(seen, ties, share, members_of(heuristics, top))
+            hits[0, top] = _covered(pairs, space.half, share, members_of(heuristics, top))
             top += 1
         while bottom >= 0 and n - heuristics.k[bottom] == k:
-            first = _covered(seen, ties, share, members_of(heuristics, bottom))
+            first = _covered(pairs, space.half, share, members_of(heuristics, bottom))
             hits[1, bottom] = heuristics.k[bottom] - first
             bottom -= 1
 
 
 @compiled()
-def _covered(seen, ties, share, members):
-    """Count the cells seen, and a share of the ties, whose answers belong to a heuristic."""
-    before, tied = np.uint32(0), np.uint32(0)
-    for i in range(len(members)):  # 32-bit unsigned integers throughout: three times as fast
-        before = np.uint32(before + seen[members[i]])
-        tied = np.uint32(tied + ties[members[i]])
-    return before + share * tied
+def _covered(pairs, half, share, members):
+    """Count the cells before a stop, and a share of its ties, that belong to a heuristic.
+
+    pairs: (answers,), see buckets.py; members: the heuristic's answers.
+    """
+    both, before, lower = np.uint64(0), np.uint64(0), np.uint64((1 << half) - 1)
+    for i in range(len(members)):
+        pair = np.uint64(pairs[members[i]])
+        both += pair
+        before += pair & lower
+    tied = (both - before) >> np.uint64(half)
+    return np.int64(before) + share * np.int64(tied)
 
 
 @compiled()
 def _set_score(search, space):
     """Score, above chance, the set of results that covers this map's first cells."""
     results = len(search.sizes)
-    seen, ties = np.zeros(results, np.uint32), np.empty(results, np.uint32)
+    pairs = np.zeros(results, space.table.dtype)
     stop = np.searchsorted(space.stops.k, search.first_cells)
-    advance(space, stop, 0, seen, ties)
-    counts = seen * space.stops.ties[stop] + ties * space.stops.before[stop]
+    advance(space, stop, 0, pairs)
+    before, tied = pairs & ((1 << space.half) - 1), pairs >> space.half
+    counts = before.astype(np.int64) * space.stops.ties[stop]
+    counts += tied.astype(np.int64) * space.stops.before[stop]
     covered = covering(counts, search.most, search.covers)
     k, n = search.sizes[covered].sum(), len(space.answers)
     if k in (0, n):

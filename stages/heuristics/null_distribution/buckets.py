@@ -13,6 +13,9 @@ this in three steps:
 `advance` then goes from stop to stop and adds up segments. The cells of a bucket that holds a stop
 count as ties: the same share of each answer's ties is before the stop. All counts are whole
 numbers, so they do not depend on the order in which a processor adds them.
+
+An answer's count before the stop's bucket and its count of ties are kept as one number, a pair, in
+whose upper half the ties are. So one addition adds both, and one access reads both.
 """
 
 from typing import NamedTuple
@@ -51,9 +54,10 @@ class Workspace(NamedTuple):
     of each; ends: (buckets,) number of cells in a bucket or before it; segments: (buckets,) the
     segment of each; stops: see above.
 
-    The counts of answers by segment have one of two forms. table: (segments, answers) counts. If
-    the cells are too few to fill a table, it has no rows, and listed: (cells,) has the answers,
-    segment by segment, and starts: (segments + 2,) where each segment begins in it.
+    The counts of answers by segment have one of two forms. table: (stops' segments + 1, answers)
+    pairs of the counts in the segment before a stop's and in the stop's. If the cells are too few
+    to fill a table, it has no rows, and listed: (cells,) has the answers, segment by segment, and
+    starts: (segments + 2,) where each segment begins in it. half: bits of half a pair.
     """
 
     answers: np.ndarray
@@ -65,6 +69,7 @@ class Workspace(NamedTuple):
     table: np.ndarray
     listed: np.ndarray
     starts: np.ndarray
+    half: int
 
 
 def workspace(answers: np.ndarray, stops: np.ndarray) -> Workspace:
@@ -74,7 +79,8 @@ def workspace(answers: np.ndarray, stops: np.ndarray) -> Workspace:
     """
     sizes, k = np.bincount(answers), np.unique(stops)
     cells, segments = len(answers), 2 * len(k) + 1
-    rows = 0 if segments * len(sizes) > SPARSE * cells else segments
+    rows = 0 if segments * len(sizes) > SPARSE * cells else len(k) + 1
+    half = 16 if sizes.max() < 1 << 16 else 32
     return Workspace(
         answers=answers.astype(np.uint32),
         values=np.empty(cells, np.float32),
@@ -82,9 +88,10 @@ def workspace(answers: np.ndarray, stops: np.ndarray) -> Workspace:
         ends=np.empty(BUCKETS, np.uint32),
         segments=np.empty(BUCKETS, np.uint16),
         stops=Stops(k.astype(np.uint32), *np.empty((3, len(k)), np.int64)),
-        table=np.empty((rows, len(sizes)), np.uint16 if sizes.max() < 1 << 16 else np.uint32),
+        table=np.empty((rows, len(sizes)), f"uint{2 * half}"),
         listed=np.empty(cells, np.uint32),
         starts=np.empty(segments + 2, np.uint32),
+        half=half,
     )
 
 
@@ -100,27 +107,34 @@ def arrange(space):
 
 
 @compiled()
-def advance(space, stop, segment, seen, ties):
-    """Add what lies between the last stop and this one to `seen`, and count this stop's ties.
+def advance(space, stop, segment, pairs):
+    """Update the pairs (answers,) of the last stop to those of this one; return its segment.
 
-    stop: number of the stop; segment: of the last stop, 0 at first; seen: (answers,) uint32, counts
-    before `segment`, is updated to those before the stop's segment; ties: (answers,) uint32, is
-    overwritten. Returns the stop's segment.
+    stop: number of the stop; segment: of the last stop, 0 at first, and pairs are then 0.
     """
-    table, starts, stops = space.table, space.starts, space.stops
-    last = stops.segments[stop]
-    if len(table):
-        for number in range(segment, last):
-            for answer in range(len(seen)):
-                seen[answer] += np.uint32(table[number, answer])
-        for answer in range(len(ties)):
-            ties[answer] = table[last, answer]
+    last = space.stops.segments[stop]
+    if last == segment:
         return last
-    for answer in space.listed[starts[segment] : starts[last]]:
-        seen[answer] += np.uint32(1)
-    ties[:] = 0
-    for answer in space.listed[starts[last] : starts[last + 1]]:
-        ties[answer] += np.uint32(1)
+    table = space.table
+    if len(table):
+        for row in range((segment + 1) // 2, (last + 1) // 2):
+            if space.half == 16:  # numbers known when this is compiled are four times as fast
+                for answer in range(len(pairs)):
+                    pair = pairs[answer]
+                    pairs[answer] = (pair & 0xFFFF) + (pair >> 16) + table[row, answer]
+            else:
+                for answer in range(len(pairs)):
+                    pair = pairs[answer]
+                    pairs[answer] = (pair & 0xFFFFFFFF) + (pair >> 32) + table[row, answer]
+        return last
+    listed, starts, tie = space.listed, space.starts, 1 << space.half
+    following = segment + segment % 2
+    for i in range(starts[segment], starts[following]):  # ties no more
+        pairs[listed[i]] -= tie - 1
+    for i in range(starts[following], starts[last]):
+        pairs[listed[i]] += 1
+    for i in range(starts[last], starts[last + 1]):
+        pairs[listed[i]] += tie
     return last
 
 
@@ -145,7 +159,7 @@ def _sort_into_buckets(space):
 
 @compiled()
 def _cut(space):
-    """Fill `segments` and `stops`; odd segments hold stops, even ones between may be empty."""
+    """Fill `segments` and `stops`; odd segments hold stops, even ones before may be empty."""
     ends, segments, stops = space.ends, space.segments, space.stops
     buckets = np.searchsorted(ends, stops.k)  # which holds the k-th cell
     segment = first = 0  # the next segment, and the first bucket without one
@@ -164,10 +178,11 @@ def _cut(space):
 
 @compiled()
 def _fill_table(space):
-    table, segments, buckets = space.table, space.segments, space.buckets
+    table, segments, buckets, tie = space.table, space.segments, space.buckets, 1 << space.half
     table[:] = 0
     for cell, answer in enumerate(space.answers):
-        table[segments[buckets[cell]], answer] += 1
+        segment = segments[buckets[cell]]
+        table[segment >> 1, answer] += tie if segment & 1 else 1
 
 
 @compiled()

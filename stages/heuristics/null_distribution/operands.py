@@ -77,13 +77,14 @@ def _by_tables(tables, ranks, cells, heuristics, labels, hits):
     """Fill `hits` if the cells are a whole block of the grid."""
     op1, op2 = cells
     cell_ranks = np.zeros(len(op1), np.int32)  # filled for the members of sets of cells only
+    used = _used(heuristics, len(op1))
     for draw in range(len(hits)):
         row, column = labels[0][draw], labels[1][draw]
+        for cell in used:
+            cell_ranks[cell] = ranks[row[op1[cell]], column[op2[cell]]]
         for number in range(len(heuristics.k)):
             quantity, members = heuristics.quantity[number], members_of(heuristics, number)
             if quantity == len(heuristics.values):
-                for cell in members:
-                    cell_ranks[cell] = ranks[row[op1[cell]], column[op2[cell]]]
                 continue
             label = row if quantity == 0 else column
             first = tables.counts[quantity, tables.top[number]]
@@ -94,6 +95,16 @@ def _by_tables(tables, ranks, cells, heuristics, labels, hits):
                 bottom = np.uint32(bottom - rest[label[member]])
             hits[draw, 0, number], hits[draw, 1, number] = top, bottom
         hits_of_cells(cell_ranks, heuristics, hits[draw])
+
+
+@compiled()
+def _used(heuristics, cells):
+    """Return the cells, rising, that belong to any set of cells; cells: their number."""
+    used = np.zeros(cells, np.bool_)
+    for number in range(len(heuristics.k)):
+        if heuristics.quantity[number] == len(heuristics.values):
+            used[members_of(heuristics, number)] = True
+    return np.flatnonzero(used).astype(np.uint32)
 
 
 @compiled()

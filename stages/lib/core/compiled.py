@@ -1,10 +1,13 @@
 """Compile functions with numba. The one importer of numba."""
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Iterator
+from types import CodeType
 from typing import Any
 
 from numba import njit
 from numba.core.caching import FunctionCache
+from numba.core.dispatcher import Dispatcher
 
 
 class CompiledFiles(FunctionCache):
@@ -21,6 +24,37 @@ class CompiledFiles(FunctionCache):
         except (AttributeError, ImportError):
             self.flush()
             return None
+
+    def _index_key(self, sig: Any, codegen: Any) -> tuple:
+        """Return the key of a compiled form.
+
+        numba's own key knows of no other functions, but the form contains those that it calls.
+        """
+        parts = hashlib.sha256("\n".join(_meaning(self._py_func, {self._py_func})).encode())
+        return *super()._index_key(sig, codegen), parts.hexdigest()
+
+
+def _meaning(function: Any, known: set) -> Iterator[str]:
+    """Yield what a function computes: code and constants of it and of those that it calls.
+
+    known: functions that are not repeated.
+    """
+    codes = [function.__code__]
+    for code in codes:  # which grows
+        yield code.co_code.hex()
+        for constant in code.co_consts:
+            if isinstance(constant, CodeType):
+                codes.append(constant)
+            else:
+                yield repr(constant)
+        for name in code.co_names:
+            value = function.__globals__.get(name)
+            if isinstance(value, int | float | tuple):
+                yield repr(value)
+            if isinstance(value, Dispatcher) and value.py_func not in known:
+                known.add(value.py_func)
+                yield repr(value.targetoptions)
+                yield from _meaning(value.py_func, known)
 
 
 def compiled(**options: Any) -> Callable[[Callable], Callable]:

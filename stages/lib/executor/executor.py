@@ -44,7 +44,6 @@ from stages.lib.executor.interventions import (
     on_component,
 )
 from stages.lib.executor.measuring import Measured, joined, measure
-from stages.lib.executor.memory import keep_freed
 from stages.lib.executor.pairs import PromptPairs
 from stages.lib.executor.prefix import attending, shares_prefix
 from stages.lib.executor.rank_one import Moved, adds_value_vectors, entrances, full_stream
@@ -88,7 +87,6 @@ class Executor:
         widths: Mapping[str, int] | None = None,
         given: Given | None = None,
     ):
-        keep_freed()
         _refuse_unsupported(checkpoint)
         self._values: Values | None = None
         self._calls: dict[tuple[int, int], Calls] = {}

@@ -227,11 +227,13 @@ def covered(seen, members):
 @compiled()
 def hits_of_cells(places, sets, counts):
     """Count hits, as `hits` does, for the sets of cells; places: (cells,) position of each."""
-    n = len(places)
+    n = np.int32(len(places))
     for number in range(len(sets.k)):
         if sets.quantity[number] == len(sets.values):
-            k = sets.k[number]
-            counts[0, number] = counts[1, number] = 0
-            for i in range(sets.starts[number], sets.starts[number + 1]):
-                counts[0, number] += places[sets.members[i]] < k
-                counts[1, number] += places[sets.members[i]] >= n - k
+            k, members = sets.k[number], members_of(sets, number)
+            top = bottom = np.uint32(0)
+            for i in range(len(members)):
+                place = np.int32(places[members[i]])
+                top = np.uint32(top + np.uint32(place < k))
+                bottom = np.uint32(bottom + np.uint32(place >= n - k))
+            counts[0, number], counts[1, number] = top, bottom

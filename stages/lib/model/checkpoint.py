@@ -20,6 +20,7 @@ from stages.lib.core.settings import ParamsError
 from stages.lib.model import agreement, architecture, contents, experts, search, spread
 from stages.lib.model.float64 import widen
 from stages.lib.model.folder import ModelError, existing, sentence, sha256, weights
+from stages.lib.model.memory import keep_freed
 from stages.lib.subject import SubjectSettings
 
 logging.disable_progress_bar()
@@ -85,6 +86,7 @@ def load(
     one whole model, ArchitectureError if a part of the model is not found.
     """
     _check_device(device)
+    keep_freed()
     torch.set_num_threads(threads)
     plain = read(
         folder,

@@ -83,15 +83,17 @@ class Prefix:
         return max(1, min(most, MEMORY // per_prompt))
 
 
-def find(checkpoint: Checkpoint, sequences: Sequence[list[int]], most: int) -> Prefix:
+def find(
+    checkpoint: Checkpoint, sequences: Sequence[list[int]], most: int, fewest: int = FEWEST
+) -> Prefix:
     """Compute the first tokens that all prompts share, at most `most` tokens.
 
-    The prefix is empty if the prompts share fewer than FEWEST tokens, or if the model computes
+    The prefix is empty if the prompts share fewer than `fewest` tokens, or if the model computes
     something else after a cached prefix than in whole prompts. The checkpoint remembers the result
     of this test for each pair of lengths.
     """
     length = min(most, _shared(sequences))
-    if length < FEWEST:
+    if length < max(1, fewest):
         return Prefix(checkpoint)
     longest = max(map(len, sequences))
     if (length, longest) not in checkpoint.continues:

@@ -15,9 +15,9 @@ from transformers import DynamicCache, PreTrainedModel
 
 from stages.lib.core import environment, hdf5_store
 from stages.lib.core.settings import load
-from stages.lib.executor.memory import MMAP_THRESHOLD, TRIM_THRESHOLD
 from stages.lib.model.architecture import patched
 from stages.lib.model.checkpoint import Checkpoint
+from stages.lib.model.memory import MMAP_THRESHOLD, TRIM_THRESHOLD
 from stages.lib.settings import Passes
 from stages.store import grid, sums
 from stages.store.settings import Dump
