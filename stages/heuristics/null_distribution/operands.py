@@ -13,7 +13,9 @@ import numpy as np
 
 from stages.lib.core.compiled import compiled
 from stages.lib.heuristics.grid import OperandGrid
-from stages.lib.heuristics.scores import hits_of_cells, hits_of_values, members_of
+from stages.lib.heuristics.scores import covered, hits_of_cells, members_of, outside
+
+NO_CELL = 0xFFFFFFFF  # no cell has these operands
 
 
 class Tables(NamedTuple):
@@ -109,33 +111,71 @@ def _used(heuristics, cells):
 
 @compiled()
 def _by_order(ranks, cells, heuristics, labels, hits):
-    """Fill `hits` for any other cells: put them in order by the ranks that they now have."""
+    """Fill `hits` for any other cells: put their operands in order by the ranks that they now have.
+
+    A cell's operands are one number, op1 in the upper half.
+    """
     op1, op2 = cells
     n = len(op1)
-    cell_at, order = np.empty(ranks.size, np.uint32), np.empty(n + 1, np.uint32)
-    ordered, places = np.empty((2, n), np.uint32), np.empty(n, np.uint32)
+    operands, cell_ranks = (op1 << np.uint32(16)) | op2, np.zeros(n, np.uint32)
+    used = _used(heuristics, n)
+    at_rank = np.empty(ranks.size, np.uint32)
+    ordered, ordered_ranks = np.empty(n + 1, np.uint32), np.empty(n + 1, np.uint32)
     for draw in range(len(hits)):
         row, column = labels[0][draw], labels[1][draw]
-        cell_at[:] = n  # no cell has this number
+        at_rank[:] = NO_CELL
         for cell in range(n):
-            cell_at[ranks[row[op1[cell]], column[op2[cell]]]] = cell
-        _without(n, cell_at, order)
-        for place in range(n):
-            cell = order[place]
-            ordered[0, place], ordered[1, place], places[cell] = op1[cell], op2[cell], place
-        for operand in range(2):
-            hits_of_values(ordered[operand], heuristics, operand, hits[draw])
-        hits_of_cells(places, heuristics, hits[draw])
+            at_rank[ranks[row[op1[cell]], column[op2[cell]]]] = operands[cell]
+        _put_in_order(at_rank, ordered, ordered_ranks)
+        _hits_of_operands(ordered[:n], heuristics, hits[draw])
+        for cell in used:
+            cell_ranks[cell] = ranks[row[op1[cell]], column[op2[cell]]]
+        for number in range(len(heuristics.k)):
+            if heuristics.quantity[number] == len(heuristics.values):
+                k, members = heuristics.k[number], members_of(heuristics, number)
+                top, bottom = ordered_ranks[k], ordered_ranks[n - k]
+                hits[draw, 0, number], hits[draw, 1, number] = outside(
+                    cell_ranks, members, top, bottom
+                )
 
 
 @compiled()
-def _without(unwanted, numbers, others):
-    """Copy all numbers but the unwanted ones to `others`, which has room for one more.
+def _put_in_order(at_rank, ordered, ordered_ranks):
+    """Copy the operands of cells, and their ranks, to arrays that have room for one more.
 
-    Every number is written, but the place moves on after a wanted one only. This needs no branch,
+    Every rank is written, but the place moves on after one with a cell only. This needs no branch,
     which a processor would often predict wrongly.
     """
     place = 0
-    for number in numbers:
-        others[place] = number
-        place += number != unwanted
+    for rank, operands in enumerate(at_rank):
+        ordered[place], ordered_ranks[place] = operands, rank
+        place += operands != NO_CELL
+
+
+@compiled()
+def _hits_of_operands(ordered, heuristics, hits):
+    """Count hits, as `hits` does, for the heuristics of both operands; ordered: (cells,)."""
+    n, end, k = len(ordered), heuristics.largest + 1, heuristics.k
+    seen = np.zeros((2, end), np.uint32)
+    place, top, bottom = 0, 0, len(k) - 1
+    while top < len(k) or bottom >= 0:
+        stop = n
+        if top < len(k):
+            stop = min(stop, k[top])
+        if bottom >= 0:
+            stop = min(stop, n - k[bottom])
+        for i in range(place, stop):
+            seen[0, ordered[i] >> 16] += np.uint32(1)
+            seen[1, ordered[i] & 0xFFFF] += np.uint32(1)
+        place = stop
+        while top < len(k) and k[top] == stop:
+            quantity = heuristics.quantity[top]
+            if quantity < 2:
+                hits[0, top] = covered(seen[quantity], members_of(heuristics, top))
+            top += 1
+        while bottom >= 0 and n - k[bottom] == stop:
+            quantity = heuristics.quantity[bottom]
+            if quantity < 2:
+                first = covered(seen[quantity], members_of(heuristics, bottom))
+                hits[1, bottom] = k[bottom] - first
+            bottom -= 1

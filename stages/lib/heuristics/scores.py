@@ -227,13 +227,22 @@ def covered(seen, members):
 @compiled()
 def hits_of_cells(places, sets, counts):
     """Count hits, as `hits` does, for the sets of cells; places: (cells,) position of each."""
-    n = np.int32(len(places))
+    n = len(places)
     for number in range(len(sets.k)):
         if sets.quantity[number] == len(sets.values):
             k, members = sets.k[number], members_of(sets, number)
-            top = bottom = np.uint32(0)
-            for i in range(len(members)):
-                place = np.int32(places[members[i]])
-                top = np.uint32(top + np.uint32(place < k))
-                bottom = np.uint32(bottom + np.uint32(place >= n - k))
-            counts[0, number], counts[1, number] = top, bottom
+            counts[0, number], counts[1, number] = outside(places, members, k, n - k)
+
+
+@compiled()
+def outside(places, members, first, last):
+    """Count the members whose places are before `first`, and those from `last` on.
+
+    places: (cells,) position of each, or rank; members: cells.
+    """
+    before, after = np.uint32(0), np.uint32(0)
+    for i in range(len(members)):
+        place = np.int32(places[members[i]])
+        before = np.uint32(before + np.uint32(place < np.int32(first)))
+        after = np.uint32(after + np.uint32(place >= np.int32(last)))
+    return np.int64(before), np.int64(after)
