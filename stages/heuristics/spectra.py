@@ -24,14 +24,15 @@ Table spectra: the strongest Fourier components of each neuron's activation map
 """
 
 import sys
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 
 import polars as pl
 
 from stages.heuristics.fourier.frequencies import FrequencyPairs
 from stages.heuristics.fourier.spectrum import spectrum
 from stages.heuristics.settings import Spectra
-from stages.lib.core import progress
+from stages.lib.core import environment, progress
 from stages.lib.core.hdf5_store import widen
 from stages.lib.core.settings import load
 from stages.lib.core.tables import write_table
@@ -58,20 +59,20 @@ def main(name: str) -> None:
     for activations in subject.activation_stores():
         operator, neurons = activations.attributes["operator"], activations.axes["neuron"]
         pairs = FrequencyPairs.from_shape((activations.axes["op1"], activations.axes["op2"]))
-        total, title = neurons * len(activations.layers), f"spectra {name} {operator}"
-        with progress.bar(total=total, desc=title, unit="neuron") as bar:
-            for layer in activations.layers:
-                keys: dict[str, Any] = {
-                    "subject": pl.lit(name),
-                    "operator": pl.lit(operator),
-                    "layer": layer,
-                }
-                for first in range(0, neurons, step):
-                    maps = widen(activations.read(layer, slice(first, first + step), slice(None)))
-                    bar.update(len(maps))
-                    frame = spectrum(maps, pairs, settings.components)
-                    frame = frame.with_columns(pl.col("neuron") + first, **keys)
-                    frames.append(frame.select(list(SCHEMA)).cast(SCHEMA))  # type: ignore[arg-type]
+        parts = list(product(activations.layers, range(0, neurons, step)))
+
+        def measured(part: tuple[int, int], activations=activations, pairs=pairs) -> pl.DataFrame:
+            layer, first = part
+            maps = widen(activations.read(layer, slice(first, first + step), slice(None)))
+            frame = spectrum(maps, pairs, settings.components)
+            return frame.with_columns(pl.col("neuron") + first, layer=layer)
+
+        title = f"spectra {name} {operator}"
+        with ThreadPoolExecutor(environment.workers()) as pool:
+            found = pool.map(measured, parts)
+            for frame in progress.bar(found, total=len(parts), desc=title, unit="part"):
+                whole = frame.with_columns(subject=pl.lit(name), operator=pl.lit(operator))
+                frames.append(whole.select(list(SCHEMA)).cast(SCHEMA))  # type: ignore[arg-type]
     table = pl.concat(frames).sort("operator", "layer", "neuron", "rank")
     write_table(table, subject.path("heuristics/spectra.parquet"))
 

@@ -1,6 +1,7 @@
 """Counting answers before a stop, in buckets, against sorting."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,9 +17,10 @@ def before_stops(values: np.ndarray, answers: np.ndarray, k: np.ndarray) -> dict
     space.values[:] = values
     arrange(space)
     stops, counts, segment = space.stops, {}, 0
-    seen, ties = np.zeros((2, space.table.shape[1]), np.uint32)
+    pairs, lower = np.zeros(space.table.shape[1], space.table.dtype), (1 << space.half) - 1
     for stop, cells in enumerate(stops.k.tolist()):
-        segment = advance(space, stop, segment, seen, ties)
+        segment = advance(space, stop, segment, pairs)
+        seen, ties = (pairs & lower).astype(np.int64), (pairs >> space.half).astype(np.int64)
         before, all_ties = stops.before[stop], stops.ties[stop]
         assert 0 < before <= all_ties
         counts[cells] = seen + ties * before / all_ties
@@ -61,3 +63,13 @@ def test_a_stop_among_ties_alone_takes_the_same_share_of_each_answer():
     values = np.repeat([0.5, 0, -0.5], [1000, 2000, 1000]).astype(np.float32)
     counts = before_stops(values, np.arange(4000), np.array([2000]))
     np.testing.assert_array_equal(counts[2000], np.repeat([1, 0.5, 0], [1000, 2000, 1000]))
+
+
+@pytest.mark.parametrize("others", [0, 200_000])
+def test_one_answer_may_have_more_cells_than_16_bits_count(others: int):
+    """The counts fill a table, or are too few for one because there are many other answers."""
+    values = np.linspace(1, -1, 70_000, dtype=np.float32)
+    answers = np.zeros(70_000, int)
+    answers[-1] = others
+    counts = before_stops(values, answers, np.array([10, 66_000, 69_000]))
+    assert [counts[k][0] for k in (10, 66_000, 69_000)] == [10, 66_000, 69_000]

@@ -286,9 +286,7 @@ def _whole_answers(subject: Subject, own, model) -> None:
             greedy.append(int(plain(model, [prompt + greedy])[0].argmax()))
         answers.append((prompt, answer))
         correct.append(greedy == answer)
-    assert (
-        ask.says(checkpoint.from_settings(subject.settings), answers, 7, "test").tolist() == correct
-    )
+    assert ask.says(checkpoint.from_settings(subject.settings), answers, 7).tolist() == correct
     cells = subject.table("store/predictions.parquet")
     assert measured["cells"].sum() == len(cells)
     accurate = (measured["accuracy"] * measured["cells"]).sum()
