@@ -69,8 +69,8 @@ def main(name: str) -> None:
 
         title = f"spectra {name} {operator}"
         with ThreadPoolExecutor(environment.workers()) as pool:
-            found = pool.map(measured, parts)
-            for frame in progress.bar(found, total=len(parts), desc=title, unit="part"):
+            in_order = pool.map(measured, parts)
+            for frame in progress.bar(in_order, total=len(parts), desc=title, unit="part"):
                 whole = frame.with_columns(subject=pl.lit(name), operator=pl.lit(operator))
                 frames.append(whole.select(list(SCHEMA)).cast(SCHEMA))  # type: ignore[arg-type]
     table = pl.concat(frames).sort("operator", "layer", "neuron", "rank")

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 PARTS = ".parts"  # suffix of the folders in which running stages keep their unfinished work
 
 
@@ -55,5 +55,5 @@ def full(path: Path) -> str:
 
 def is_full(error: Exception) -> bool:
     """Return whether a disk had no room. Polars, DuckDB and HDF5 say so in their messages only."""
-    of_system = isinstance(error, OSError) and error.errno in FULL
+    of_system = isinstance(error, OSError) and error.errno in NO_SPACE
     return of_system or "No space left on device" in str(error)
