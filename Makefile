@@ -1,7 +1,8 @@
 # make: sets up .venv, builds the page of the default model and all that it needs, and prints a summary.
 # make study: all models, and what compares them.   make model NAME=mine: one model of params.yaml.
 # make example: a real model (examples/qwen).   make test: sets up .venv and runs every test.
-# stages.warm loads libraries once. Plain `dvc repro` gives the same outputs, and loads them for every stage.
+# stages.warm loads libraries once, and `branches` runs what is missing side by side. Plain `dvc repro` gives
+# the same outputs, and takes longer.
 PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE # each of hundreds of stages would compile our code again
@@ -9,6 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE # each of hundreds of stages would compile our 
 .PHONY: all quick study model example setup test bench lint site remote push pull starter lock
 all: setup
 	@python -m stages.lib.console.locks
+	@python -m stages.lib.console.branches default
 	python -m stages.warm dvc repro
 	@bag status
 
@@ -19,6 +21,8 @@ quick: setup
 
 study: setup
 	@python -m stages.lib.console.locks
+	@python -m stages.lib.console.branches default
+	@python -m stages.lib.console.branches study
 	python -m stages.warm dvc repro --all-pipelines
 	@bag status
 

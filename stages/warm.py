@@ -157,7 +157,7 @@ def _command(arguments: list[str]) -> list[str]:
     """
     own = Path(sys.executable).parent / "dvc"
     if arguments[0] == "dvc" and shutil.which("dvc") == str(own):
-        return [sys.executable, "-c", DVC, *arguments[1:]]
+        return [sys.executable, "-Pc", DVC, *arguments[1:]]
     return arguments
 
 

@@ -307,6 +307,18 @@ def test_a_comparison_has_the_accuracy_and_the_counts_of_each_model(
     assert sorted(shown.rows()) == sorted(expected.rows())
 
 
+def test_a_query_that_takes_too_long_is_stopped_with_advice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("stages.explorer.project.PATIENCE", 0.2)
+    endless = (
+        "select count(*) from range(10000000) as a, range(10000000) as b where a.range % 7 = 1"
+    )
+    stopped = r"^The query was stopped after 0 seconds\. Ask for fewer neurons or rows"
+    with pytest.raises(ExplorerError, match=stopped):
+        Project(tmp_path).ask(endless)
+
+
 def test_a_missing_table_is_a_message_that_names_the_stage(tmp_path: Path, micro: Path):
     for name in ("corpus/cells", f"{SUBJECT}/store/predictions"):
         file = tmp_path / f"{name}.parquet"

@@ -309,6 +309,16 @@ def test_every_control_has_a_name(visitor: Visitor):
         assert visitor.run("return document.documentElement.scrollWidth <= innerWidth"), path
 
 
+def test_tables_fit_their_panels(visitor: Visitor):
+    visitor.driver.set_window_size(1400, 900)
+    wider = "table => table.scrollWidth > table.parentElement.clientWidth"
+    texts = f"[...document.querySelectorAll('table')].filter({wider}).map(t => t.textContent)"
+    for path in ("prompt", "silence", "neuron", "find", "compare"):
+        visitor.open(path)
+        assert visitor.run(f"return {texts}") == [], path
+    visitor.driver.set_window_size(1280, 900)
+
+
 def test_text_stands_out_in_light_and_dark(visitor: Visitor):
     for scheme, sign in (("light", 1), ("dark", -1)):
         preferred = {"name": "prefers-color-scheme", "value": scheme}

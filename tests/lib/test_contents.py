@@ -104,6 +104,11 @@ def larger_tokenizer(folder: Path) -> None:
     tokenizer.build(999, ["+ - * / ="]).save_pretrained(folder)
 
 
+def slow_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    replaced("tokenizer_config.json", b'{"tokenizer_class": "ByT5Tokenizer"}')(folder)
+
+
 def cast(dtype: torch.dtype) -> Change:
     return stored(lambda tensors: tensors.update({DOWN: tensors[DOWN].to(dtype)}))
 
@@ -223,6 +228,7 @@ REFUSED_TOKENIZERS: dict[str, Change] = {
     "tokenizer.json is a pointer of Git LFS": replaced("tokenizer.json", POINTER),
     "tokenizer.model (SentencePiece) and no tokenizer.json": sentencepiece,
     "and the model has embeddings of tokens 0 to 139": larger_tokenizer,
+    "ByT5Tokenizer does not say which token is which part of a text": slow_tokenizer,
 }
 
 

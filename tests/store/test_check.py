@@ -398,6 +398,12 @@ def test_a_model_with_fewer_positions_than_prompts_have_tokens_is_refused(
     assert "But: the longest prompt has 5 tokens, and the model has 4 positions" in text
 
 
+def test_a_folder_whose_weights_are_a_pickle_alone_is_refused(project: Path):
+    Path("models/mine/model.safetensors").rename("models/mine/pytorch_model.bin")
+    with pytest.raises(ModelError, match=r"pytorch_model\.bin is a pickle, which may run code"):
+        check.main(["models/mine"])
+
+
 @pytest.mark.parametrize(
     ("source", "sentence"),
     [

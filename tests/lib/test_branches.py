@@ -1,0 +1,119 @@
+"""Branches of the pipeline run side by side, and have no stage in common."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from stages.lib.console import branches
+from stages.lib.console.branches import PHASES, Branch, Phase, run, separate
+from stages.lib.console.pipeline import plan
+from stages.lib.core.settings import read
+from tests.micro import ROOT
+
+# stands for DVC: says which workers a branch has, and fails where a target says so
+STAND_IN = """
+import os, sys
+print("workers", os.environ["BAG_WORKERS"], *sys.argv[1:])
+sys.exit("fails" in sys.argv)
+"""
+
+
+@pytest.mark.parametrize("name", PHASES)
+def test_branches_share_no_stage_beyond_those_that_ran_before(
+    name: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(ROOT)
+    for phase in PHASES[name](read()):
+        before, _ = plan(phase.before, False)
+        together = separate(phase)
+        assert len(together) == len(phase.branches) > 1
+        for one, other in combinations(together, 2):
+            assert one.stages
+            assert not one.stages.keys() & other.stages.keys()
+            assert not before.keys() & {*one.stages, *other.stages}
+        for branch in together:
+            stages, _ = plan(branch.targets, False)
+            assert stages.keys() <= before.keys() | branch.stages.keys()
+
+
+def test_branches_that_share_a_stage_become_one(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)
+    heuristics, store = "stages/heuristics/dvc.yaml", "stages/store/dvc.yaml"
+    scores, accuracy = [f"{heuristics}:scores@abacus"], [f"{store}:accuracy@abacus"]
+    planted = [f"{heuristics}:scores@planted"]
+    [one] = separate(Phase([], [scores, accuracy, planted]))
+    assert sorted(one.targets) == sorted(scores + accuracy + planted)
+    before = [f"{store}:dump@abacus", f"{heuristics}:heuristics"]
+    assert len(separate(Phase(before, [scores, accuracy, planted]))) == 3
+
+
+def test_a_branch_with_all_outputs_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)
+    [branch] = separate(Phase([], [["stages/corpus/dvc.yaml:cells"]]))
+    monkeypatch.chdir(tmp_path)
+    assert branch.lacks_outputs()
+    for stage in branch.stages.values():
+        for path in map(Path, stage.writes):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+    assert not branch.lacks_outputs()
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(branches, "WARM", (sys.executable, "-c", STAND_IN))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+
+
+@pytest.mark.parametrize(("workers", "share"), [("1", "1"), ("2", "1"), ("8", "2")])
+def test_branches_share_the_workers(
+    stand_in: None,
+    workers: str,
+    share: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture,
+):
+    monkeypatch.setenv("BAG_WORKERS", workers)
+    run([Branch([target]) for target in "abcd"])
+    assert sorted(capfd.readouterr().out.splitlines()) == [f"workers {share} {x}" for x in "abcd"]
+
+
+def test_a_failed_branch_is_an_error_after_the_others_have_ended(
+    stand_in: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+):
+    monkeypatch.setenv("BAG_WORKERS", "2")
+    with pytest.raises(SystemExit, match="a branch of the pipeline has failed"):
+        run([Branch([target]) for target in ("fails", "a", "b")])
+    assert re.findall(r"1 (\w+)", capfd.readouterr().out).count("b") == 1
+
+
+def test_ctrl_c_ends_all_branches(tmp_path: Path):
+    """Two branches wait for each other's end; a signal to their parent alone ends them."""
+    waits = "import os, sys, time\nopen(sys.argv[1], 'w').write(str(os.getpid()))\ntime.sleep(600)"
+    code = (
+        "import sys\n"
+        "from stages.lib.console import branches\n"
+        f"branches.WARM = (sys.executable, '-c', {waits!r})\n"
+        "branches.run([branches.Branch([name]) for name in sys.argv[1:]])"
+    )
+    files = [tmp_path / "first", tmp_path / "second"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, files)],
+        env={**os.environ, "BAG_WORKERS": "2", "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    while not all(file.exists() and file.read_text() for file in files):
+        assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 128 + signal.SIGINT
+    for file in files:
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(file.read_text()), 0)
