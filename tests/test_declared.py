@@ -23,6 +23,7 @@ NO_STAGE = (
     ROOT / "stages/explorer/notebook.py",  # for stages/__init__.py
     *(ROOT / "stages/site").glob("*.py"),  # for `make site`
     ROOT / "stages/warm.py",
+    ROOT / "stages/lib/console/branches.py",
     ROOT / "stages/lib/console/pipeline.py",  # for stages/warm.py
     ROOT / "stages/lib/console/remote.py",
     ROOT / "stages/lib/console/starter.py",

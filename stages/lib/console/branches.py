@@ -3,7 +3,7 @@
 DVC runs one stage at a time, and after each it updates a lock, a second of work for one core. Two
 `dvc repro` may run at the same time if they have no stage in common (documentation of `dvc repro`,
 "Parallel stage execution"). So each branch is a `dvc repro` of its own, with its share of the
-workers. The bytes are the same.
+workers. It names its own stages alone, because DVC locks what it checks. The bytes are the same.
 
 default: chapters of the default model, and the synthetic model, beside each other.
 study: the other models under study, and the checkpoints, beside each other.
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from stages.lib.console.pipeline import Stage, plan
+from stages.lib.console.pipeline import VISITED, Stage, in_order, plan
 from stages.lib.core import environment
 from stages.lib.core.settings import read
 
@@ -38,10 +38,19 @@ class Phase:
 
 @dataclass
 class Branch:
-    """What one `dvc repro` runs. stages: by DVC's names, without those before all branches."""
+    """What one `dvc repro` runs.
+
+    stages: those of the targets by DVC's names, in an order in which they can run, without those
+    before all branches. None: the targets, and all that they need.
+    """
 
     targets: Targets
     stages: dict[str, Stage] = field(default_factory=dict)
+
+    @property
+    def arguments(self) -> list[str]:
+        """Return what `dvc repro` is called with."""
+        return ["--single-item", *self.stages] if self.stages else self.targets
 
     def lacks_outputs(self) -> bool:
         """Return whether an output of a stage is missing."""
@@ -51,6 +60,8 @@ class Branch:
 
 def main(name: str) -> None:
     """Run the phases of that name. Exits with status 1 if a branch fails."""
+    if environment.workers() == 1:
+        return  # one branch at a time takes no less time than all stages in a row
     for phase in PHASES[name](read()):
         waiting = [branch for branch in separate(phase) if branch.lacks_outputs()]
         if len(waiting) > 1:
@@ -126,8 +137,9 @@ def separate(phase: Phase) -> list[Branch]:
     before = plan(phase.before, False)[0] if phase.before else {}
     branches: list[Branch] = []
     for targets in phase.branches:
-        stages, _ = plan(targets, False)
-        own = {name: stage for name, stage in stages.items() if name not in before}
+        stages, parents = plan(targets, False)
+        inner = {name: parents[name] & stages.keys() for name in stages}
+        own = {name: stages[name] for name in in_order(stages, inner) if name not in before}
         joined, others = Branch(targets, own), []
         for branch in branches:
             if branch.stages.keys() & joined.stages.keys():
@@ -149,7 +161,7 @@ def run(branches: list[Branch]) -> None:
     started: list[subprocess.Popen] = []
 
     def reproduce(branch: Branch) -> int:
-        command = [*WARM, *branch.targets]
+        command = [*WARM, *branch.arguments]
         if at_once == 1:
             process = subprocess.Popen(command, env=share)
             started.append(process)
@@ -157,9 +169,16 @@ def run(branches: list[Branch]) -> None:
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         process = subprocess.Popen(command, env=share, **streams)  # type: ignore[call-overload]
         started.append(process)
+        number, title = 0, branch.targets[-1].rpartition(":")[2]
         for line in process.stdout:  # whole lines, so that branches do not mix theirs
+            visited = VISITED.match(line.decode("utf-8", "replace"))
             if line.strip():
                 os.write(1, line)
+            if visited:
+                number += 1
+                if visited["running"] != "S":
+                    text = f"stage {number} of {len(branch.stages)} before {title} is there\n"
+                    os.write(2, text.encode())
         return process.wait()
 
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -76,7 +76,7 @@ class Progress:
     def _start_stage(self, stage: str) -> None:
         if not self.stages:  # a run that skips every stage needs no graph
             self.stages, self.parents = plan(self.targets, self.every)
-            self.order = _in_order(self.stages, self.parents)
+            self.order = in_order(self.stages, self.parents)
             self.absent = set(filter(self._is_absent, self.stages))
             self.record = _record()
         self.running, self.started = stage, self.clock()
@@ -175,7 +175,7 @@ def _is_in(stage: str, target: str) -> bool:
     return whole in (own, own.partition("@")[0], file or "dvc.yaml")
 
 
-def _in_order(stages: Iterable[str], parents: dict[str, set[str]]) -> list[str]:
+def in_order(stages: Iterable[str], parents: dict[str, set[str]]) -> list[str]:
     """Return the stages so that each follows its parents."""
     ordered: dict[str, None] = {}
 
