@@ -33,10 +33,10 @@ def test_branches_share_no_stage_beyond_those_that_ran_before(
         before, _ = plan(phase.before, False)
         together = separate(phase)
         assert len(together) == len(phase.branches) > 1
-        for one, other in combinations(together, 2):
-            assert one.stages
-            assert not one.stages.keys() & other.stages.keys()
-            assert not before.keys() & {*one.stages, *other.stages}
+        for first, second in combinations(together, 2):
+            assert first.stages
+            assert not first.stages.keys() & second.stages.keys()
+            assert not before.keys() & {*first.stages, *second.stages}
         for branch in together:
             stages, _ = plan(branch.targets, False)
             assert stages.keys() <= before.keys() | branch.stages.keys()
@@ -47,8 +47,8 @@ def test_branches_that_share_a_stage_become_one(monkeypatch: pytest.MonkeyPatch)
     heuristics, store = "stages/heuristics/dvc.yaml", "stages/store/dvc.yaml"
     scores, accuracy = [f"{heuristics}:scores@abacus"], [f"{store}:accuracy@abacus"]
     planted = [f"{heuristics}:scores@planted"]
-    [one] = separate(Phase([], [scores, accuracy, planted]))
-    assert sorted(one.targets) == sorted(scores + accuracy + planted)
+    [joined] = separate(Phase([], [scores, accuracy, planted]))
+    assert sorted(joined.targets) == sorted(scores + accuracy + planted)
     before = [f"{store}:dump@abacus", f"{heuristics}:heuristics"]
     assert len(separate(Phase(before, [scores, accuracy, planted]))) == 3
 

@@ -177,7 +177,7 @@ def run(branches: list[Branch]) -> None:
             if visited:
                 number += 1
                 if visited["running"] != "S":
-                    text = f"stage {number} of {len(branch.stages)} before {title} is there\n"
+                    text = f"stage {number} of {len(branch.stages)}, up to {title}\n"
                     os.write(2, text.encode())
         return process.wait()
 
