@@ -110,6 +110,7 @@ sys.exit(status[0])
 
 DVC = """import gc, sys
 gc.set_threshold(50_000, 10, 10)
+del sys.argv[0]  # "-c"; DVC notes the others in its locks
 from dvc.cli import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -157,7 +158,7 @@ def _command(arguments: list[str]) -> list[str]:
     """
     own = Path(sys.executable).parent / "dvc"
     if arguments[0] == "dvc" and shutil.which("dvc") == str(own):
-        return [sys.executable, "-Pc", DVC, *arguments[1:]]
+        return [sys.executable, "-Pc", DVC, str(own), *arguments[1:]]
     return arguments
 
 

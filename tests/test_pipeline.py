@@ -36,6 +36,21 @@ def test_nothing_is_left_to_do(micro_copy: Path):
         assert printed.splitlines()[-5:] == made
 
 
+def test_branches_make_what_is_missing_side_by_side(micro_copy: Path):
+    """Test with DVC's own locks: neither branch waits for what the other looks at."""
+    missing = {}
+    for name in ("bag/steering", "heuristics/label_votes"):
+        path = micro_copy / f"data/abacus/{name}.parquet"
+        missing[path] = path.read_bytes()
+        path.unlink()
+    command = ("python", "-m", "stages.lib.console.branches", "default")
+    printed = run_in(micro_copy, *command, more={"BAG_WORKERS": "2"}).stdout
+    for path, content in missing.items():
+        assert path.read_bytes() == content
+        assert f"dvc.yaml:{path.stem}@abacus'" in printed
+    assert run_in(micro_copy, *command, more={"BAG_WORKERS": "2"}).stdout == ""
+
+
 def locked(project: Path) -> dict[str, dict]:
     """Every stage that has run, as DVC calls it, with its entry in a lock."""
     locks = {

@@ -60,7 +60,7 @@ def check_answers(subject: checkpoint.Checkpoint, prompts: list[list[int]]) -> N
         greedy = [int(logits.argmax())]
         greedy.append(int(subject.model(torch.tensor([tokens + greedy])).logits[0, -1].argmax()))
         whole += [(tokens, greedy), (tokens, [greedy[0], greedy[1] - 1])]
-    assert ask.says(subject, whole, 3, "test").tolist() == [True, False] * len(prompts)
+    assert ask.says(subject, whole, 3).tolist() == [True, False] * len(prompts)
 
 
 def test_shared_tokens_change_nothing_and_are_computed_once(kind: str, tmp_path: Path):
