@@ -37,8 +37,10 @@ def start(folder: str, wrong: int, deadly: int, deaths: int) -> Do:
         if unit == deadly and before < deaths:
             (Path(folder) / f"killed {before}").touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        with (Path(folder) / str(unit)).open("x") as file:
-            file.write(str(os.getpid()))
+        partial = Path(folder) / f"{unit} of {os.getpid()}"
+        partial.write_text(str(os.getpid()))
+        # whole or not at all, as a worker may be ended at any time; an error if it is there already
+        (Path(folder) / str(unit)).hardlink_to(partial)
 
     return do
 
