@@ -3,7 +3,8 @@
 DVC runs one stage at a time, and after each it updates a lock, a second of work for one core. Two
 `dvc repro` may run at the same time if they have no stage in common (documentation of `dvc repro`,
 "Parallel stage execution"). So each branch is a `dvc repro` of its own, with its share of the
-workers. It names its own stages alone, because DVC locks what it checks. The bytes are the same.
+workers. A branch names only its own stages, because DVC also locks the outputs of stages that it
+merely checks. The outputs have the same bytes.
 
 default: chapters of the default model, and the synthetic model, beside each other.
 study: the other models under study, and the checkpoints, beside each other.
@@ -41,7 +42,7 @@ class Branch:
     """What one `dvc repro` runs.
 
     stages: those of the targets by DVC's names, in an order in which they can run, without those
-    before all branches. None: the targets, and all that they need.
+    before all branches. If empty, `dvc repro` runs the targets and all that they need.
     """
 
     targets: Targets
