@@ -2,6 +2,8 @@
 
 import polars as pl
 
+from stages.circuit.settings import LateLayers
+from stages.lib.core.settings import load
 from stages.lib.drawing import drawing, reasons
 from stages.lib.drawing.drawing import Tables
 
@@ -61,7 +63,9 @@ def no_pairs(tables: Tables, operator: str) -> str:
 def _not_late(tables: Tables) -> str:
     """Return why no layer is late; empty if one is."""
     if tables["late_layers"]["first_layer"].null_count():
-        return reasons.no_late_layer(tables["probes"])
+        settings = load(LateLayers)
+        least_plateau, readable = settings.least_plateau, settings.readable
+        return reasons.no_late_layer(tables["probes"], least_plateau, readable)
     return ""
 
 

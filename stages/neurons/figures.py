@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from stages.lib.drawing import drawing, heat, reasons
+from stages.lib.drawing import drawing, heat
 from stages.lib.drawing.drawing import Axes, Figure, Tables
 from stages.neurons import site_maps, why
 
@@ -179,7 +179,7 @@ def top_k(tables: Tables, subject: str) -> Figure:
     [first] = tables["late_layers"]["first_layer"]
     where, problem = f"from layer {first} on", ""
     if first is None:
-        where, problem = "none is late", reasons.no_late_layer(tables["probes"])
+        where, problem = "none is late", why.no_late_layer(tables)
     title = (
         f"{subject}: circuits of heads and the top neurons of each late layer ({where}); all other "
         "neurons of these layers take their mean"

@@ -2,6 +2,8 @@
 
 import polars as pl
 
+from stages.circuit.settings import LateLayers
+from stages.lib.core.settings import load
 from stages.lib.drawing import drawing, reasons
 from stages.lib.drawing.drawing import Tables
 
@@ -27,8 +29,14 @@ def no_overlap(tables: Tables, position: str) -> str:
     if patched["operator"].n_unique() >= 2:
         return _too_few(patched)
     if position == "last" and tables["late_layers"]["first_layer"].null_count():
-        return reasons.no_late_layer(tables["probes"])
+        return no_late_layer(tables)
     return "fewer than two operators have effects"
+
+
+def no_late_layer(tables: Tables) -> str:
+    """Return why no layer is late."""
+    settings = load(LateLayers)
+    return reasons.no_late_layer(tables["probes"], settings.least_plateau, settings.readable)
 
 
 def _patched(tables: Tables, **which: str) -> pl.DataFrame:

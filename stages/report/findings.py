@@ -1,7 +1,8 @@
-"""State what a model's tables show: whether the bag of heuristics holds, and ten findings.
+"""State what a model's tables show: whether the bag of heuristics holds, and up to 14 findings.
 
 Every number of a sentence comes from a table. `python -m stages.report.findings SUBJECT` prints the
-findings of a model as Markdown, with links to the tables' queries, for example for a README.
+findings of a model as Markdown, with links to the tables' queries, for example for a README. An
+accuracy is quoted with that of always predicting the most frequent answer of the same prompts.
 
 The bag of heuristics makes three predictions for each operator. Neurons with a heuristic are those
 that a heuristic describes beyond chance (criterion fdr). It holds for an operator if all three do:
@@ -41,8 +42,11 @@ ANSWERS = {HOLDS: "Yes.", PARTLY: "In part.", FAILS: "No.", UNTESTED: "This mode
 QUERIES: dict[str, tuple[list[str], str]] = {
     "accuracy": (
         ["accuracy"],
+        # the most frequent answer of each split
         """select operator, sum(accuracy * cells) / sum(cells) as value,
-            any_value(accuracy) filter (split = 'held-out') as held_out
+            sum(majority_accuracy * cells) / sum(cells) as majority,
+            any_value(accuracy) filter (split = 'held-out') as held_out,
+            any_value(majority_accuracy) filter (split = 'held-out') as held_out_majority
         from accuracy where subject = $subject group by operator""",
     ),
     "heads": (
@@ -59,9 +63,16 @@ QUERIES: dict[str, tuple[list[str], str]] = {
         group by operator, circuit.heads, total, reached""",
     ),
     "late": (
-        ["late_layers"],
-        """select null::varchar as operator, first_layer, layers, accuracy as value
-        from late_layers where subject = $subject""",
+        ["late_layers", "probes"],
+        """with
+            baselines as (
+                select layer as first_layer, avg(majority_accuracy) as majority
+                from probes
+                where subject = $subject and position = 'last' and accuracy is not null
+                group by layer
+            )
+        select null::varchar as operator, first_layer, layers, accuracy as value, majority
+        from (from late_layers where subject = $subject) left join baselines using (first_layer)""",
     ),
     # of all numbers of neurons, the number with the largest distance from random neurons
     "neurons": (
@@ -114,12 +125,23 @@ QUERIES: dict[str, tuple[list[str], str]] = {
         where subject = $subject and criterion = 'fdr' and ablation = 'mean'""",
     ),
     "selective": (
-        ["knockout_tests"],
-        """select operator, logit.p_value, logit.difference, logit.associated, logit.other,
-            answers.associated as value
+        ["knockout_tests", "knockouts_by_heuristic"],
+        """with
+            baselines as (  -- of the heuristics that are tested
+                select subject, operator, criterion, ablation,
+                    avg(own.majority_accuracy_associated) as majority
+                from (from knockouts_by_heuristic where arm = 'heuristic') as own
+                join (from knockouts_by_heuristic where arm = 'control') as control
+                    using (subject, operator, criterion, ablation, heuristic)
+                where own.dissociation - control.dissociation is not null
+                group by all
+            )
+        select operator, logit.p_value, logit.difference, logit.associated, logit.other,
+            answers.associated as value, majority
         from (from knockout_tests where measure = 'logit') as logit
         join (from knockout_tests where measure = 'accuracy') as answers
             using (subject, operator, criterion, ablation)
+        left join baselines using (subject, operator, criterion, ablation)
         where subject = $subject and criterion = 'fdr' and ablation = 'mean'""",
     ),
     "theories": (
@@ -131,7 +153,8 @@ QUERIES: dict[str, tuple[list[str], str]] = {
                 select operator, value is not null as is_known from theories
                 where subject = $subject and what = 'restored' and theory = 'itself'
             )
-        select operator, parameters, theory, if(is_known, value, null) as value
+        select operator, parameters, theory, if(is_known, value, null) as value,
+            majority_accuracy as majority
         from accuracies join known using (operator)
         where theory = 'mean'
             or parameters = (select min(parameters) from accuracies where parameters > 1)""",
@@ -145,6 +168,52 @@ QUERIES: dict[str, tuple[list[str], str]] = {
         from relative_importance
         where subject = $subject and task = 'arithmetic' and operator = 'all' and which = 'all'
             and condition in ('result_varies', 'result_fixed')""",
+    ),
+    "discovered": (
+        ["discovered", "discovered_and_labels"],
+        """with
+            rates as (
+                select operator, max(q_value) filter (discovered) as control
+                from discovered where subject = $subject group by operator
+            )
+        select operator, discovered as value, neurons as total, control, explained,
+            catalogue_explained
+        from discovered_and_labels left join rates using (operator)
+        where subject = $subject and layer is null""",
+    ),
+    "votes": (
+        ["vote_agreement"],
+        """select operator, sum(neurons * correlation) / sum(neurons) as value,
+            sum(neurons * chance_correlation) / sum(neurons) as control,
+            sum(neurons * ceiling) / sum(neurons) as ceiling
+        from vote_agreement where subject = $subject group by operator""",
+    ),
+    # theories with a single term, and those whose terms other tables name
+    "bits": (
+        ["theories"],
+        """with
+            known as (
+                select operator from theories
+                where subject = $subject and what = 'restored' and theory = 'itself'
+                    and value is not null
+            )
+        select operator, theory, bits, value, relabelled as control,
+            majority_accuracy as majority
+        from theories semi join known using (operator)
+        where subject = $subject and what = 'accuracy' and bits is not null
+            and coalesce(parameters, 1) = 1""",
+    ),
+    # 50 neurons are published
+    "steering": (
+        ["steering"],
+        """select operator, place, neurons, own.follows as value, random.follows as control
+        from (from steering where arm = 'separating') as own
+        join (from steering where arm = 'random') as random
+            using (subject, operator, place, target, neurons)
+        where subject = $subject and target = 'other'
+        qualify row_number() over (
+            partition by operator, place order by abs(neurons - 50), neurons) = 1
+        order by operator, place""",
     ),
     "claims": (
         ["claims"],
@@ -307,7 +376,7 @@ def _enough(holds: pl.DataFrame, fails: pl.DataFrame) -> list[str]:
     if holds.height:
         sentences.append(
             f"{own} {span(holds, 'value')} of the correct answers, equally many random neurons "
-            f"{span(holds, 'control', names=False)}."
+            f"{span(holds, 'control', names=False)}{_majority(holds)}."
         )
         own = "They keep"
     if fails.height:
@@ -369,9 +438,11 @@ def findings(part: Results) -> list[Finding]:
 
 def _accuracy(rows: pl.DataFrame) -> str:
     text = f"The model predicts the answer correctly in {span(rows, 'value')} of all cells"
+    text += _majority(rows)
     if rows["held_out"].null_count() == rows.height:
         return f"{text}."
-    return f"{text}, and in {span(rows, 'held_out', names=False)} of held-out cells."
+    held_out, majority = span(rows, "held_out", names=False), _majority(rows, "held_out_majority")
+    return f"{text}, and in {held_out} of held-out cells{majority}."
 
 
 def _heads(rows: pl.DataFrame) -> str:
@@ -381,7 +452,8 @@ def _heads(rows: pl.DataFrame) -> str:
         heads, total = count(reached, "heads"), reached["total"][0]
         sentences.append(
             f"{heads} of {total} attention heads keep an accuracy of {span(reached, 'value')}, "
-            f"equally many random heads {span(reached, 'control', names=False)}."
+            f"equally many random heads {span(reached, 'control', names=False)}"
+            f"{_majority(reached)}."
         )
     if missed.height:
         sentences.append(f"For {_names(missed)}, no fewer heads than all are faithful enough.")
@@ -391,12 +463,15 @@ def _heads(rows: pl.DataFrame) -> str:
 def _late(rows: pl.DataFrame) -> str:
     first, layers, accuracy = rows.select("first_layer", "layers", "value").row(0)
     if first is None:
-        return "No linear probe reads the answer well enough, so no layer is late."
+        return (
+            "No linear probe reads the answer well enough after the last layer, so no layer is "
+            "late."
+        )
     last = layers - 1
     late = f"layer {last} is" if first == last else f"layers {first} to {last} are"
     return (
         f"A linear probe reads the answer from layer {first} on, with an accuracy of "
-        f"{share(accuracy)}. So {late} late."
+        f"{share(accuracy)}{_majority(rows)}. So {late} late."
     )
 
 
@@ -405,8 +480,8 @@ def _neurons(rows: pl.DataFrame) -> str:
         "With only the circuit's heads, the "
         f"{count(rows, 'neurons_per_layer')} neurons of largest logit effect per late layer keep "
         f"an accuracy of {span(rows, 'value')}, equally many random neurons "
-        f"{span(rows, 'control', names=False)}. Averaged over operators, no other number of "
-        "neurons differs more."
+        f"{span(rows, 'control', names=False)}{_majority(rows)}. Averaged over operators, no other "
+        "number of neurons differs more."
     )
 
 
@@ -423,7 +498,7 @@ def _alone(rows: pl.DataFrame) -> str:
     return (
         f"{count(rows, 'neurons')} late neurons have a heuristic. They alone keep an accuracy of "
         f"{span(rows, 'value')}, equally many random neurons {span(rows, 'control', names=False)}, "
-        f"and all late neurons but them {span(rows, 'rest', names=False)}."
+        f"and all late neurons but them {span(rows, 'rest', names=False)}{_majority(rows)}."
     )
 
 
@@ -432,7 +507,7 @@ def _selective(rows: pl.DataFrame) -> str:
         "Ablating one heuristic changes the answer's logit by "
         f"{span(rows, 'associated', write=logits)} on its own prompts, and by "
         f"{span(rows, 'other', names=False, write=logits)} on other prompts. Of its own prompts, "
-        f"{span(rows, 'value', names=False)} stay correct."
+        f"{span(rows, 'value', names=False)} stay correct{_majority(rows)}."
     )
 
 
@@ -447,7 +522,10 @@ def _theories(rows: pl.DataFrame) -> str:
     why = "ablating the late neurons does not clearly lower the answer's logit"
     if not parts:
         return f"No theory of late neurons is compared: {why}."
-    text = f"Accuracy with simple formulas in place of each late neuron: {', '.join(parts)}."
+    majority = _majority(rows.drop_nulls("value"))
+    text = (
+        f"Accuracy with simple formulas in place of each late neuron: {', '.join(parts)}{majority}."
+    )
     return f"{text} For {_names(unknown)}, {why}." if unknown.height else text
 
 
@@ -463,6 +541,59 @@ def _mediation(rows: pl.DataFrame) -> str:
     return (
         f"At the last position, the late half of the MLPs has {' and '.join(parts)}, as a share of "
         f"the effects of all MLPs at all positions. If all effects were equal, it would be {equal}."
+    )
+
+
+def _discovered(rows: pl.DataFrame) -> str:
+    total = f"{rows['total'][0]:,}"
+    if not rows["value"].sum():
+        return f"A search without the catalogue finds no predicate for any of {total} neurons."
+    return (
+        f"A search without the catalogue finds a predicate for {count(rows, 'value')} of {total} "
+        f"neurons, at a false discovery rate of {span(rows, 'control', names=False)}. Predicates "
+        f"explain {span(rows, 'explained')} of the held-out variance, the best heuristics of the "
+        f"catalogue {span(rows, 'catalogue_explained', names=False)}."
+    )
+
+
+def _votes(rows: pl.DataFrame) -> str:
+    parts = []
+    for column in ("value", "control", "ceiling"):
+        parts.append(span(rows, column, names=column == "value", write=correlation))
+    own, other, most = parts
+    return (
+        f"What a shifted neuron changes after all later layers correlates by {own} with its direct "
+        f"logit attribution, by {other} with that of another neuron of its layer. On so few "
+        f"prompts, at most {most} is possible."
+    )
+
+
+def _bits(rows: pl.DataFrame) -> str:
+    parts = []
+    for theory, what in DESCRIPTIONS.items():
+        part = rows.filter(theory=theory)
+        if part.is_empty():
+            continue
+        size = span(part, "bits", names=False, write="{:,.0f}".format)
+        text = f"{what} of {size} bits {span(part, 'value', names=False)}"
+        if part["control"].count():
+            text += f" (another neuron's {span(part, 'control', names=False)})"
+        parts.append(text)
+    listed = ", ".join(parts)
+    return f"Accuracy with a description in place of each late neuron: {listed}{_majority(rows)}."
+
+
+def _steering(rows: pl.DataFrame) -> str:
+    parts = []
+    for place, what in PLACES.items():
+        part = rows.filter(place=place)
+        if part.height:
+            control = span(part, "control", names=False)
+            parts.append(f"{what} {span(part, 'value', names=False)} (random neurons {control})")
+    return (
+        f"With the {count(rows, 'neurons')} late neurons that a digit or carry explains best at "
+        "their mean for another digit or carry, this share of predictions follows: "
+        f"{', '.join(parts)}."
     )
 
 
@@ -483,6 +614,19 @@ THEORIES = {  # {}: the number of terms
     "helix": "{} terms of a helix",
     "mean": "its mean alone",
 }
+DESCRIPTIONS = {
+    "labels": "its labels",
+    "discovered": "its discovered predicate",
+    "bag": "one heuristic",
+    "waves": "one Fourier component",
+    "helix": "one term of a helix",
+}
+PLACES = {  # what is steered, as in the table steering
+    "ones": "ones digit",
+    "tens": "tens digit",
+    "asked": "predicted digit",
+    "carry": "carry or borrow",
+}
 CONDITIONS = {"result_varies": "the result varies", "result_fixed": "both results are equal"}
 CHARTS = ("heads", "neurons", "alone")
 # a query's name -> the item with its table, a title, and the function that writes its sentence
@@ -496,6 +640,10 @@ SENTENCES: dict[str, tuple[str, str, Callable[[pl.DataFrame], str]]] = {
     "selective": ("knockout-tests", "Ablation", _selective),
     "theories": ("theories-table", "Theories", _theories),
     "mediation": ("relative-importance", "Mediation", _mediation),
+    "discovered": ("discovered_and_labels", "Discovered predicates", _discovered),
+    "votes": ("causal-votes", "Promoted numbers", _votes),
+    "bits": ("explained-by-bits", "Description length", _bits),
+    "steering": ("steering", "Steering", _steering),
     "claims": ("claims-table", "Claims", _claims),
 }
 
@@ -521,6 +669,18 @@ def share(value: float) -> str:
 def logits(value: float) -> str:
     """Return a change of a logit with its sign."""
     return f"{value:+.2f}"
+
+
+def correlation(value: float) -> str:
+    """Return a correlation with two decimals, without the sign of a negative zero."""
+    return f"{round(value, 2) + 0:.2f}"
+
+
+def _majority(rows: pl.DataFrame, column: str = "majority") -> str:
+    """Return the accuracy of the most frequent answer in parentheses; empty if it is unknown."""
+    if not rows[column].count():
+        return ""
+    return f" (most frequent answer: {span(rows, column, names=False)})"
 
 
 def span(

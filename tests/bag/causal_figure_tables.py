@@ -108,6 +108,15 @@ def members() -> list[dict[str, Any]]:
     return crossed(KEYS, layer=LAYERS, neuron=range(2), heuristic=["op1 in 0..9"], late=[True])
 
 
+def probed() -> list[dict[str, Any]]:
+    """Return probes that read the answer after layer 1, and no better than chance after layer 2."""
+    rows = crossed(OPERATORS, layer=range(3), position=["last"])
+    for row in rows:
+        accuracy = 0.9 if row["layer"] == 1 else 0.1
+        row |= {"accuracy": accuracy, "shuffled_accuracy": 0.0, "majority_accuracy": 0.1}
+    return rows
+
+
 def tables() -> Tables:
     measures = ["accuracy", "logit"]
     rows = {
@@ -123,7 +132,7 @@ def tables() -> Tables:
         "failure_tests": compared(),
         "failure_inputs": inputs(),
         "late_layers": [{"first_layer": 1, "layers": 3}],
-        "probes": crossed(OPERATORS, position=["last"]),
+        "probes": probed(),
         "heuristic_neurons": members(),
         "label_limits": OPERATORS,
     }

@@ -72,11 +72,13 @@ def reasons(name: str, **changed: pl.DataFrame) -> str:
 
 
 @pytest.mark.parametrize("name", ["knockouts_by_prompt", "bag_alone"])
-def test_without_a_late_layer_the_best_probe_is_the_reason(name: str):
+def test_without_a_late_layer_the_probes_are_the_reason(name: str):
     late = MADE["late_layers"].with_columns(first_layer=pl.lit(None, pl.Int16))
-    best = MADE["probes"]["accuracy"].max()
-    why = f"no layer is late: the best probe has accuracy {best:.2f}"
-    assert why in reasons(name, late_layers=late)
+    unreadable = "no layer is late: after the last layer, probes reach 0.00 of"
+    assert unreadable in reasons(name, late_layers=late)
+    early = MADE["probes"].filter(layer=0)
+    never = "no layer is late: the best probe has accuracy 0.10, at least 0.55 is needed"
+    assert never in reasons(name, late_layers=late, probes=early)
 
 
 def test_too_few_draws_are_why_no_neuron_is_called():

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import yaml
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -19,7 +20,7 @@ from stages.circuit import figures
 from stages.lib import dictionary
 from stages.lib.drawing import drawing
 from stages.lib.drawing.drawing import Tables
-from tests.micro import ROOT
+from tests.micro import ROOT, SHIPPED
 
 KINDS = {
     "VARCHAR": pl.String,
@@ -186,6 +187,9 @@ def written_by(
     def pickled(*arguments: Any, **options: Any) -> None:
         write(*pickle.loads(pickle.dumps(arguments)), **options)
 
+    # reasons why no layer is late read this section
+    sections = {"late_layers": SHIPPED["late_layers"]}
+    (folder / "params.yaml").write_text(yaml.safe_dump(sections))
     prepare(folder)
     monkeypatch.chdir(folder)
     monkeypatch.setattr(drawing, "write", pickled)

@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from stages.lib.drawing.reasons import no_late_layer
 from tests.made import ask
 
 PROBES = {
@@ -17,16 +18,16 @@ PROBES = {
     "shuffled_accuracy": pl.Float64,
     "majority_accuracy": pl.Float64,
 }
-READABLE = 0.8
+READABLE, LEAST_PLATEAU = 0.8, 0.5
 Layers = list[float | None]  # of an operator, the accuracy after each layer
 
 
-def late_layers(
+def probes(
     accuracies: dict[str, Layers],
     majority: float | None = 0.1,
     shuffled: float | None = 0.0,
-) -> tuple[Any, ...]:
-    """Return first_layer, layers and accuracy from accuracies at the last position by operator.
+) -> pl.DataFrame:
+    """Return the table probes from accuracies at the last position by operator.
 
     All other positions have an accuracy of 1. An operator without a probe has no controls.
     """
@@ -36,12 +37,16 @@ def late_layers(
             controls = (None, None) if value is None else (shuffled, majority)
             rows.append(("s", operator, layer, "op1", 1.0, *controls))
             rows.append(("s", operator, layer, "last", value, *controls))
-    probes = pl.DataFrame(rows, schema=PROBES, orient="row")
+    return pl.DataFrame(rows, schema=PROBES, orient="row")
+
+
+def late_layers(accuracies: dict[str, Layers], **controls: float | None) -> tuple[Any, ...]:
+    """Return first_layer, layers and accuracy. controls: see probes."""
     [(subject, *answer)] = ask(
         "late_layers",
-        {"probes": probes},
+        {"probes": probes(accuracies, **controls)},
         readable=READABLE,
-        least_plateau=0.5,
+        least_plateau=LEAST_PLATEAU,
     ).rows()
     assert subject == "s"
     return tuple(answer)
@@ -75,6 +80,37 @@ def test_late_layers_begin_near_the_best_layer_of_the_operators(
 ):
     expected = None if accuracy is None else pytest.approx(accuracy)
     assert late_layers(accuracies) == (first, len(accuracies["add"]), expected)
+
+
+UNREADABLE = (
+    "after the last layer, probes reach 0.38 of their best layer's accuracy above the baseline, "
+    "at least 0.80 is needed"
+)
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "reason"),
+    [
+        ({"add": [None, None]}, "too few prompts are answered correctly for a probe"),
+        (
+            {"add": [0.1, 0.5], "divide": [0.3, 0.2], "multiply": [None, None]},
+            "the best probe has accuracy 0.50, at least 0.55 is needed (baseline 0.10)",
+        ),
+        ({"add": [0.1, 0.9, 0.4]}, UNREADABLE),
+        ({"add": [0.1, 0.9, 0.4], "divide": [0.1, 0.5, 0.5]}, UNREADABLE),
+    ],
+)
+def test_figures_name_the_reason_why_no_layer_is_late(accuracies: dict[str, Layers], reason: str):
+    assert late_layers(accuracies)[0] is None
+    why = no_late_layer(probes(accuracies), LEAST_PLATEAU, READABLE)
+    assert why == f"no layer is late: {reason}"
+
+
+def test_the_probe_that_comes_nearest_is_named_with_its_own_baseline():
+    """Its accuracy is not the largest: that of another operator is no better than its baseline."""
+    add, divide = probes({"add": [0.2, 0.4]}), probes({"divide": [0.9, 0.91]}, majority=0.9)
+    why = no_late_layer(pl.concat([add, divide]), LEAST_PLATEAU, READABLE)
+    assert why.endswith("has accuracy 0.40, at least 0.55 is needed (baseline 0.10)")
 
 
 def test_without_probes_there_are_no_layers():

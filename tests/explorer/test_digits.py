@@ -3,12 +3,17 @@
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
+from stages.explorer import charts
+from stages.explorer.app import tried
 from stages.explorer.explorer import Explorer
+from stages.explorer.pages import VIEWS
+from stages.explorer.question import Question
 from stages.explorer.views import neuron, prompt
-from tests.explorer.made import HEURISTICS, NEURONS, SUBJECT, TENS, explorer, made
-from tests.explorer.said import field, says
+from tests.explorer.made import HEURISTICS, NEURONS, SUBJECT, TENS, explorer, made, put
+from tests.explorer.said import field, says, words
 
 KEYS = {"subject": SUBJECT, "operator": "add", "layer": 0, "neuron": 3}
 ON_ANSWERS, SCORED = "contribution to the answer", "as the outlined heuristic is scored"
@@ -76,6 +81,73 @@ def test_an_outline_is_on_the_map_on_which_its_heuristic_is_scored(
     assert (f"Outlined: {name}" in content) == own
     assert ('"contour"' in content) == own
     assert (f"{name} is scored on the map of {scored}" in content) != own
+
+
+def outlines(digits: Explorer, number: int) -> dict[str, str]:
+    """Return the outlines that the view of a neuron offers: value -> label."""
+    options = field(digits, "neuron", "outline", **KEYS | {"neuron": number}).options
+    shown = {}
+    for option in options:
+        named = option if isinstance(option, dict) else {"value": option, "label": option}
+        shown[named["value"]] = named["label"]
+    return shown
+
+
+def test_a_discovered_predicate_can_be_outlined(digits: Explorer):
+    """Of neurons 3 and 4, only 3 has a predicate that is discovered; 5 has none at all."""
+    predicate = "op1 % 4 = 3 and op2 <= 5"
+    neurons = {"neuron": [3, 4], "discovered": [True, False], "q_value": [0.01, None]}
+    described = {"predicate": [predicate, "op1 = 1"], "side": "top", "same_as": "op1 in 0..9"}
+    bits = dict.fromkeys(("bits", "gain", "decoy_gain", "explained", "catalogue_explained"), 0.5)
+    keys = {"subject": SUBJECT, "operator": "add", "layer": 0, "catalogue": "op1 in 0..9"}
+    rows = pl.DataFrame(keys | neurons | described | bits)
+    put(digits.project.data, f"{SUBJECT}/heuristics/discovered", rows)
+    new = explorer(digits.project.data)
+    name = neuron.PREDICATE
+    assert outlines(new, 3)[name] == f"{predicate} (discovered)"
+    assert name not in outlines(new, 4)
+    assert name not in outlines(new, 5)
+    values, results = new.project.map(*KEYS.values())
+    op1, op2 = np.indices(results.shape)
+    holds = (op1 % 4 == 3) & (op2 <= 5)
+    drawn = charts.plain([], 1)
+    charts.outline(drawn, holds)
+    means = f"where the mean is {values[holds].mean():.3g}, elsewhere {values[~holds].mean():.3g}"
+    shown = says(new, "neuron", **KEYS, outline=name)
+    assert f"Outlined: {predicate}, {means}." in shown
+    assert drawn["data"][0]["z"]["bdata"] in shown
+    on_answers = says(new, "neuron", **KEYS, outline=name, map=ON_ANSWERS)
+    assert f"{predicate} is scored on the map of activation" in on_answers
+    for number in (4, 5):
+        other = says(new, "neuron", **KEYS | {"neuron": number}, outline=name)
+        assert '"contour"' not in other
+        assert '"role": "alert"' not in other
+
+
+def test_measured_changes_of_logits_are_beside_the_direct_ones(digits: Explorer):
+    view, data = VIEWS["neuron"].later["evidence"], digits.project.data
+    assert '"logit-shifts"' not in words(tried(view, digits, Question(KEYS)))
+    changes = np.random.default_rng(4).normal(size=10).astype(np.float32)
+    measured = KEYS | {"std": 2.0, "scale": 0.25, "prompts": 7, "changes": [changes.tolist()]}
+    shifts = pl.DataFrame(measured, schema_overrides={"changes": pl.List(pl.Float32)})
+    put(data, f"{SUBJECT}/neurons/logit_shifts", shifts)
+    votes = KEYS | {"correlation": 0.625, "chance_correlation": -0.125}
+    put(data, f"{SUBJECT}/neurons/causal_votes", pl.DataFrame(votes))
+    new = explorer(data)
+    rows = new.project.ask(neuron.SHIFTS, **KEYS)
+    logits = new.project.ask(neuron.VALUE_LOGITS, **KEYS)["logit"].to_numpy().astype(np.float64)
+    assert rows["number"].to_list() == list(range(10))
+    np.testing.assert_allclose(rows["direct"], (logits - logits.mean()) * 0.5, rtol=1e-5)
+    assert rows["measured"].to_list() == changes.tolist()
+    shown = words(tried(view, new, Question(KEYS)))
+    for column in ("direct", "measured"):
+        assert charts.packed(rows[column].to_numpy())["bdata"] in shown
+    first = ", ".join(map(str, np.argsort(-changes)[:8]))
+    assert f"mean over 7 prompts, largest for {first}. " in shown
+    assert "with the direct one by 0.62, with the direct change of another neuron" in shown
+    other = words(tried(view, new, Question(KEYS | {"neuron": 4})))
+    assert "This neuron was not shifted" in other
+    assert '"logit-shifts"' not in other
 
 
 def test_heuristics_and_neurons_to_ablate_are_offered(digits: Explorer):

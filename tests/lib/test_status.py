@@ -73,6 +73,14 @@ def test_shares_are_of_cells_and_neurons_count_once(lines):
     assert "from labels where subject = 'mine'" in query
 
 
+def test_an_accuracy_is_beside_that_of_the_most_frequent_answer(lines):
+    _, accuracy, *_ = lines(accuracy=ACCURACY | {"majority_accuracy": [0.5, 0.3, 0.125]})
+    assert accuracy == (
+        "accuracy of mine (of the most frequent answer): add 87.50% (45.00%), "
+        "divide 25.00% (12.50%)"
+    )
+
+
 def test_a_missing_table_is_named_with_its_stage(lines):
     counted, accuracy, labelled, _, query = lines(task_accuracy={"subject": ["mine", "other"]})
     assert counted.startswith("2 subjects, 1 table, ")

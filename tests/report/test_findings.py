@@ -33,6 +33,19 @@ def ablated(operator: str, measure: str, p_value: float | None) -> dict:
     }  # fmt: skip
 
 
+def heuristic_ablated(
+    operator: str, heuristic: str, majority: float, arms: tuple[str, ...] = ("heuristic", "control")
+) -> list[dict]:
+    """Return rows of knockouts_by_heuristic; a control's own prompts have another majority."""
+    keys = {"subject": "s", "operator": operator, "criterion": "fdr", "ablation": "mean"}
+    rows = []
+    for arm in arms:
+        accuracy = majority if arm == "heuristic" else 0.9
+        values = {"dissociation": 0.5, "majority_accuracy_associated": accuracy}
+        rows.append(keys | {"heuristic": heuristic, "arm": arm} | values)
+    return rows
+
+
 @pytest.fixture
 def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
     """Return the findings of a model for whose operators the bag holds, fails and is untested."""
@@ -44,27 +57,33 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
     ]  # fmt: skip
     tests = [ablated("add", measure, 0.001) for measure in ("logit", "accuracy")]
     tests += [ablated("multiply", measure, 0.3) for measure in ("logit", "accuracy")]
+    heuristics = [
+        *heuristic_ablated("add", "a", 0.5), *heuristic_ablated("add", "b", 0.7),
+        *heuristic_ablated("add", "c", 0.1, ("heuristic",)),
+        *heuristic_ablated("multiply", "a", 0.3),
+    ]  # fmt: skip
     folder = tmp_path / "data/s/bag"
     folder.mkdir(parents=True)
-    for name, rows in (("bag_alone", alone), ("knockout_tests", tests)):
+    tables = {"bag_alone": alone, "knockout_tests": tests, "knockouts_by_heuristic": heuristics}
+    for name, rows in tables.items():
         table = pl.DataFrame(rows)
         number = pl.col("^accuracy|associated$") / 2
         zero = table.with_columns(number, ablation=pl.lit("zero"))
         threshold = table.with_columns(number, criterion=pl.lit("threshold"))
         pl.concat([zero, threshold, table]).write_parquet(folder / f"{name}.parquet")
     monkeypatch.chdir(tmp_path)
-    return findings.collected(database(["bag_alone", "knockout_tests"], "s"), "s", OPERATORS)
+    return findings.collected(database(tables, "s"), "s", OPERATORS)
 
 
 # Rows of tables about two operators: the first column is the model, after it the named columns.
 # "x" is another model, whose rows must not count.
 TABLES = {
     "store/accuracy": """
-        operator,split,accuracy,cells
-        add,train,1.0,300
-        add,held-out,0.6,100
-        divide,train,0.5,10
-        divide,held-out,0.25,10""",
+        operator,split,accuracy,cells,majority_accuracy
+        add,train,1.0,300,0.5
+        add,held-out,0.6,100,0.55
+        divide,train,0.5,10,0.2
+        divide,held-out,0.25,10,0.1""",
     "circuit/circuit_heads": """
         operator,layer,head,reached
         add,0,0,true
@@ -73,8 +92,8 @@ TABLES = {
     "circuit/smallest_circuits": """
         operator,target,heads,accuracy,random_accuracy,majority_accuracy
         add,0.5,1,0.1,0.01,0.02
-        add,0.8,2,0.9,0.05,0.02
-        add,0.9,2,0.9,0.05,0.02""",
+        add,0.8,2,0.9,0.05,0.88
+        add,0.9,2,0.9,0.05,0.88""",
     "circuit/component_effects": """
         operator,component,layer,head
         add,head,0,0
@@ -85,6 +104,13 @@ TABLES = {
     "circuit/late_layers": """
         first_layer,layers,accuracy
         1,3,0.875""",
+    "circuit/probes": """
+        operator,layer,position,accuracy,majority_accuracy
+        add,1,last,1.0,0.9
+        divide,1,last,0.75,0.7
+        multiply,1,last,,
+        add,1,op2,1.0,0.1
+        add,2,last,1.0,0.1""",
     "neurons/faithfulness": """
         operator,experiment,circuit,neurons_per_layer,accuracy,majority_accuracy
         add,neuron_circuit,logit_effect,5,0.3,0.02
@@ -110,21 +136,26 @@ TABLES = {
         divide,1,1
         divide,1,2""",
     "theories/theories": """
-        operator,theory,parameters,what,value,majority_accuracy
-        add,mean,0,accuracy,0.0,0.1
-        add,bag,2,accuracy,0.75,0.1
-        add,bag,2,restored,0.1,
-        add,itself,,restored,1.0,
-        divide,itself,,restored,1.0,
-        multiply,itself,,restored,,
-        add,bag,4,accuracy,0.99,0.1
-        add,waves,2,accuracy,0.5,0.1
-        add,helix,2,accuracy,0.25,0.1
-        add,itself,,accuracy,1.0,0.1
-        divide,bag,2,accuracy,0.5,0.1
-        divide,itself,,accuracy,0.9,0.1
-        multiply,bag,2,accuracy,0.05,0.1
-        multiply,itself,,accuracy,1.0,0.1""",
+        operator,theory,parameters,what,value,relabelled,bits,majority_accuracy
+        add,mean,0,accuracy,0.0,,0,0.1
+        add,bag,1,accuracy,0.6,,12,0.1
+        add,bag,2,accuracy,0.75,,24,0.1
+        add,bag,2,restored,0.1,,24,
+        add,itself,,restored,1.0,,,
+        divide,itself,,restored,1.0,,,
+        multiply,itself,,restored,,,,
+        add,bag,4,accuracy,0.99,0.2,48,0.1
+        add,waves,2,accuracy,0.5,,30,0.1
+        add,helix,2,accuracy,0.25,,20,0.1
+        add,labels,,accuracy,0.55,0.15,21,0.1
+        add,discovered,,accuracy,0.9,0.2,35,0.1
+        add,itself,,accuracy,1.0,,,0.1
+        divide,bag,1,accuracy,0.4,,10,0.6
+        divide,bag,2,accuracy,0.5,,20,0.6
+        divide,itself,,accuracy,0.9,,,0.6
+        multiply,bag,1,accuracy,0.01,,11,0.9
+        multiply,bag,2,accuracy,0.05,,22,0.9
+        multiply,itself,,accuracy,1.0,,,0.9""",
     "mediation/relative_importance": """
         task,condition,operator,which,importance,without_effect,ci_low
         arithmetic,result_varies,all,all,0.75,0.1,0.6
@@ -132,6 +163,34 @@ TABLES = {
         arithmetic,result_varies,all,answered,0.8,0.3,0.6
         arithmetic,result_varies,add,all,0.9,0.3,0.6
         factual,result_varies,all,all,0.85,0.3,0.6""",
+    "heuristics/discovered": """
+        operator,layer,neuron,q_value,discovered
+        add,0,0,0.01,true
+        add,0,1,0.04,true
+        add,0,2,0.3,false
+        add,0,3,,false
+        divide,0,0,0.2,false""",
+    "heuristics/discovered_and_labels": """
+        operator,layer,neurons,discovered,explained,catalogue_explained
+        add,,4,2,0.5,0.25
+        add,0,4,1,0.9,0.9
+        divide,,4,0,0.0,0.2""",
+    "neurons/vote_agreement": """
+        operator,layer,neurons,correlation,chance_correlation,ceiling
+        add,0,100,0.2,-0.004,0.9
+        add,1,300,0.6,0.0,0.95
+        divide,1,50,0.25,0.1,0.8""",
+    "bag/steering": """
+        operator,place,arm,target,neurons,follows
+        add,ones,labelled,other,50,0.75
+        add,ones,separating,other,50,0.25
+        add,ones,separating,other,200,0.9
+        add,ones,separating,own,50,0.05
+        add,ones,random,other,50,0.0
+        add,ones,random,other,200,0.5
+        add,ones,random,own,50,0.1
+        add,carry,separating,other,50,0.6
+        add,carry,random,other,50,0.15""",
     "claims/claims": """
         claim,operator,source,statement,verdict
         c,add,"study, Sec. 1",A statement.,reproduced
@@ -140,21 +199,36 @@ TABLES = {
 }
 SENTENCES = {
     "Accuracy": "The model predicts the answer correctly in 0.38 (division) to 0.90 (addition) of "
-    "all cells, and in 0.25 to 0.60 of held-out cells.",
-    "Heads": "2 of 3 attention heads keep an accuracy of 0.90, equally many random heads 0.05. For "
-    "division, no fewer heads than all are faithful enough.",
-    "Late layers": "A linear probe reads the answer from layer 1 on, with an accuracy of 0.88. So "
-    "layers 1 to 2 are late.",
+    "all cells (most frequent answer: 0.15 to 0.51), and in 0.25 to 0.60 of held-out cells (most "
+    "frequent answer: 0.10 to 0.55).",
+    "Heads": "2 of 3 attention heads keep an accuracy of 0.90, equally many random heads 0.05 "
+    "(most frequent answer: 0.88). For division, no fewer heads than all are faithful enough.",
+    "Late layers": "A linear probe reads the answer from layer 1 on, with an accuracy of 0.88 "
+    "(most frequent answer: 0.80). So layers 1 to 2 are late.",
     "Neurons": "With only the circuit's heads, the 10 neurons of largest logit effect per late "
-    "layer keep an accuracy of 0.90, equally many random neurons 0.30. Averaged over operators, no "
-    "other number of neurons differs more.",
+    "layer keep an accuracy of 0.90, equally many random neurons 0.30 (most frequent answer: "
+    "0.02). Averaged over operators, no other number of neurons differs more.",
     "Heuristics": "0 to 2 of 3 neurons have a label: a heuristic describes them beyond chance.",
     "Theories": "Accuracy with simple formulas in place of each late neuron: 2 heuristics 0.50 to "
-    "0.75, 2 Fourier components 0.50, 2 terms of a helix 0.25, its mean alone 0.00. For "
-    "multiplication, ablating the late neurons does not clearly lower the answer's logit.",
+    "0.75, 2 Fourier components 0.50, 2 terms of a helix 0.25, its mean alone 0.00 (most frequent "
+    "answer: 0.10 to 0.60). For multiplication, ablating the late neurons does not clearly lower "
+    "the answer's logit.",
     "Mediation": "At the last position, the late half of the MLPs has 0.75 when the result varies "
     "and 0.25 when both results are equal, as a share of the effects of all MLPs at all positions. "
     "If all effects were equal, it would be 0.10 to 0.20.",
+    "Discovered predicates": "A search without the catalogue finds a predicate for 0 to 2 of 4 "
+    "neurons, at a false discovery rate of 0.04. Predicates explain 0.00 (division) to 0.50 "
+    "(addition) of the held-out variance, the best heuristics of the catalogue 0.20 to 0.25.",
+    "Promoted numbers": "What a shifted neuron changes after all later layers correlates by 0.25 "
+    "(division) to 0.50 (addition) with its direct logit attribution, by 0.00 to 0.10 with that of "
+    "another neuron of its layer. On so few prompts, at most 0.80 to 0.94 is possible.",
+    "Description length": "Accuracy with a description in place of each late neuron: its labels of "
+    "21 bits 0.55 (another neuron's 0.15), its discovered predicate of 35 bits 0.90 (another "
+    "neuron's 0.20), one heuristic of 10 to 12 bits 0.40 to 0.60 (most frequent answer: 0.10 to "
+    "0.60).",
+    "Steering": "With the 50 late neurons that a digit or carry explains best at their mean for "
+    "another digit or carry, this share of predictions follows: ones digit 0.25 (random neurons "
+    "0.00), carry or borrow 0.60 (random neurons 0.15).",
     "Claims": "2 published statements have 3 verdicts, most of them by operator: 1 reproduced, 1 "
     "not reproduced, 1 not testable on this model.",
 }
@@ -184,9 +258,12 @@ def test_every_query_gives_its_sentence(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_ratios_of_noise_are_not_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    rows = [("bag", 2, "accuracy", 0.7), ("itself", None, "restored", None)]
+    rows = [("itself", None, "restored", None)]
+    for number in (1, 2):
+        rows.append(("bag", number, "accuracy", 0.7))
     columns = ["theory", "parameters", "what", "value"]
-    theories = pl.DataFrame(rows, columns, orient="row")
+    bits = {"relabelled": 0.1, "bits": 12.0, "majority_accuracy": 0.1}
+    theories = pl.DataFrame(rows, columns, orient="row").with_columns(**literals(bits))
     importance = {"task": "arithmetic", "operator": "all", "which": "all", "without_effect": 0.2}
     fixed = {"condition": ["result_varies", "result_fixed"], "importance": [3.0, 0.4]}
     relative = pl.DataFrame(fixed | {"ci_low": [None, 0.3]})
@@ -207,6 +284,25 @@ def test_ratios_of_noise_are_not_quoted(tmp_path: Path, monkeypatch: pytest.Monk
 
 def literals(values: dict[str, Any]) -> dict[str, pl.Expr]:
     return {name: pl.lit(value) for name, value in values.items()}
+
+
+def test_without_a_late_layer_no_probe_is_said_to_fail_everywhere():
+    """A probe may read the answer before the last layer."""
+    kinds = {"operator": pl.String, "first_layer": pl.Int16, "layers": pl.Int16}
+    known = dict.fromkeys(("value", "majority"), pl.Float64)
+    rows = pl.DataFrame([(None, None, 3, None, None)], kinds | known, orient="row")
+    [finding] = findings.findings({"late": rows})
+    assert finding.text == (
+        "No linear probe reads the answer well enough after the last layer, so no layer is late."
+    )
+
+
+def test_without_a_discovered_predicate_no_rate_is_quoted():
+    columns = {"operator": "add", "value": 0, "total": 1536, "control": None, "explained": None}
+    [finding] = findings.findings({"discovered": pl.DataFrame([columns])})
+    assert finding.text == (
+        "A search without the catalogue finds no predicate for any of 1,536 neurons."
+    )
 
 
 def test_tested_neurons_count_although_none_has_a_label():
@@ -294,7 +390,10 @@ def test_the_bag_holds_only_if_it_holds_for_every_operator(verdicts: list[str], 
 
 def test_sentences_have_the_numbers_of_the_tables(shown: dict):
     reasons = " ".join(shown["parts"][""]["reasons"])
-    assert "alone, keep 0.80 of the correct answers, equally many random neurons 0.16." in reasons
+    assert (
+        "alone, keep 0.80 of the correct answers, equally many random neurons 0.16 (most frequent "
+        "answer: 0.02)." in reasons
+    )
     assert (
         "They keep 0.29 for multiplication, not clearly more than both random neurons (0.26) and "
         "the most frequent answer (0.02)." in reasons
@@ -311,7 +410,9 @@ def test_sentences_have_the_numbers_of_the_tables(shown: dict):
     texts = {finding["title"]: finding["text"] for finding in shown["parts"]["add"]["findings"]}
     assert texts.keys() == {"The bag alone", "Ablation"}
     assert texts["The bag alone"].startswith("274 late neurons have a heuristic. They alone keep")
+    assert texts["The bag alone"].endswith("but them 0.15 (most frequent answer: 0.02).")
     assert "by -2.50 on its own prompts, and by -0.25 on other prompts" in texts["Ablation"]
+    assert texts["Ablation"].endswith("0.75 stay correct (most frequent answer: 0.60).")
     both = {finding["title"]: finding["text"] for finding in shown["parts"][""]["findings"]}
     assert "0.29 (multiplication) to 0.80 (addition)" in both["The bag alone"]
     assert shown["parts"]["divide"]["reasons"] == [

@@ -22,8 +22,9 @@ from stages.lib.dictionary import tables
 from stages.lib.sql.database import Database, connect
 from stages.lib.sql.files import subject_files
 from stages.report import index
-from stages.report.page.contents import Contents, Item, Rows, contents
+from stages.report.page.contents import Contents, Fact, Item, Rows, contents
 from stages.report.page.html import bounded
+from stages.report.page.neurons import KEYS
 from stages.report.page.rows import ContentsError, ask, database, packed, places, query
 from stages.report.settings import Report
 from stages.report.subject import NEEDED
@@ -146,6 +147,42 @@ def test_an_item_only_names_columns_that_its_table_has(item: Item):
         connection.execute(empty_table(name))
     shown = connection.sql(query(item, item.shared).replace("$subject", "'s'"))
     assert set(item.shares) <= set(shown.columns)
+
+
+@pytest.mark.parametrize("fact", CONTENTS.browser.facts, ids=lambda fact: fact.title)
+def test_a_fact_only_names_columns_that_its_table_has(fact: Fact):
+    connection = duckdb.connect()
+    for name in fact.tables:
+        connection.execute(empty_table(name))
+    shown = connection.sql(query(fact).replace("$subject", "'s'"))
+    needed = {"neuron": {"operator", "layer", "neuron"}, "heuristic": {"operator", "heuristic"}}
+    assert {*fact.shares, *needed[fact.by]} <= set(shown.columns)
+
+
+def test_measured_numbers_are_those_whose_logits_change_most(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Number n is at place n + 1 of the list of changes."""
+    changes = [0.1, -0.3, 0.25, 0.0, *[0.05] * 8, 0.4, -0.2]
+    keys = {"subject": "s", "operator": "add", "layer": 1, "neuron": [7, 8]}
+    measured = {"correlation": [0.6, None], "chance_correlation": 0.1, "consistency": 0.5}
+    shifts = pl.DataFrame(keys | {"changes": [changes, changes[::-1]]})
+    (tmp_path / "data/s/neurons").mkdir(parents=True)
+    tables = {"causal_votes": pl.DataFrame(keys | measured), "logit_shifts": shifts}
+    for name, rows in tables.items():
+        rows.write_parquet(tmp_path / f"data/s/neurons/{name}.parquet")
+    monkeypatch.chdir(tmp_path)
+    [fact] = [fact for fact in CONTENTS.browser.facts if fact.table == "causal_votes"]
+    expression, _ = KEYS["neuron"]
+    rows, _ = ask(fact, database(tables, "s"), "s", 12, expression, ["add:1:7"])
+    [row] = rows.iter_rows(named=True)
+    assert row["promoted"][:3] == [12, 2, 0]
+    assert row["demoted"][:3] == [1, 13, 3]
+    assert len(row["promoted"]) == len(row["demoted"]) == 10
+    assert (row["neuron"], row["correlation"]) == (7, 0.6)
+    [packed_row] = packed(rows)["rows"]
+    assert str(packed_row[3]).startswith("12, 2, 0, ")
 
 
 def put(table: pl.DataFrame, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Database:

@@ -213,6 +213,12 @@ def test_the_browser_shows_the_map_of_a_neuron(reader: Reader, page: Path):
     assert float(cell.split()[-1]) == pytest.approx(values[row, column], rel=0.01)
 
 
+def fact(title: str) -> str:
+    """Return the selector of a table about the neuron."""
+    titles = [declared.title for declared in CONTENTS.browser.facts]
+    return f"#facts > div:nth-of-type({titles.index(title) + 1})"
+
+
 def test_the_browser_shows_what_tables_have_about_a_neuron(reader: Reader, page: Path):
     reader.open().select("planted", "add")
     labels = table(page, "planted", "labels").filter(operator="add")
@@ -223,7 +229,7 @@ def test_the_browser_shows_what_tables_have_about_a_neuron(reader: Reader, page:
     keys = {"operator": "add", "layer": label["layer"], "neuron": label["neuron"]}
     own = table(page, "planted", "labels").filter(**keys)
 
-    matches = reader.rows("#facts > div:nth-of-type(1)")
+    matches = reader.rows(fact("Matches"))
     known = table(page, "planted", "matches").filter(**keys)
     named = {(row["heuristic"], row["side"]) for row in matches if row["label"] == "yes"}
     assert named == set(own.select("heuristic", "side").rows())
@@ -234,11 +240,15 @@ def test_the_browser_shows_what_tables_have_about_a_neuron(reader: Reader, page:
         for name in ("score", "chance_corrected", "p_value", "q_value"):
             assert tells(row[name], expected[name])
 
-    effects = reader.rows("#facts > div:nth-of-type(2)")
+    effects = reader.rows(fact("Effects of patching it"))
     patched = table(page, "planted", "neuron_effects").filter(**keys, method="exact")
     assert [row["position"] for row in effects] == sorted(patched["position"])
 
-    shown = reader.rows("#facts > div:nth-of-type(4)")
+    predicates = reader.rows(fact("Predicate, searched without the catalogue"))
+    known = table(page, "planted", "discovered").filter(**keys)
+    assert [row["predicate"] for row in predicates] == known["predicate"].to_list()
+
+    shown = reader.rows(fact("Ablating its heuristics"))
     heuristics = own["heuristic"].to_list()
     assert {row["heuristic"] for row in shown} <= {*heuristics}
     expected = ablations.filter(pl.col("heuristic").is_in(heuristics))

@@ -4,6 +4,7 @@ The map is also shown along its diagonals, on other operators and at checkpoints
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,18 @@ VALUE_LOGITS = """
     where subject = $subject and layer = $layer and neuron = $neuron
     order by number
 """
+SHIFTS = f"""
+    with
+        shifted as (select std, scale, prompts, changes from logit_shifts where {KEYS}),
+        direct as (
+            select number, logit - avg(logit) over () as logit from value_logits
+            where subject = $subject and layer = $layer and neuron = $neuron
+        )
+    select number, logit * std * scale as direct, changes[number + 1] as measured, prompts
+    from direct cross join shifted
+    order by number
+"""
+VOTES = f"select correlation, chance_correlation from causal_votes where {KEYS}"
 EFFECTS = f"""
     select method, position, effect, ci_low, ci_high, logit_effect, prompts, rank
     from neuron_effects
@@ -144,9 +157,23 @@ MAPS = {  # map -> what it is for
     ),
 }
 SCORED = "as the outlined heuristic is scored"
+PREDICATE = "discovered predicate"  # the outline of each neuron's own
 SMALL, LARGER = 250, 380  # pixels of small maps
 OFFERED = 40  # heuristics to outline
 PROMOTED = 8  # numbers that a caption lists
+
+
+@dataclass(frozen=True)
+class Outline:
+    """Cells to outline.
+
+    name: in captions; predicate: SQL over a cell's columns; scored_on: the map, a key of MAPS, on
+    which the heuristic is scored or the predicate was searched.
+    """
+
+    name: str
+    predicate: str
+    scored_on: str
 
 
 def matches(project: Project, keys: dict) -> pl.DataFrame:
@@ -178,15 +205,35 @@ def members(
     shape: tuple[int, int],
 ) -> np.ndarray:
     """Return which cells of the operand grid satisfy a heuristic: bool (op1, op2)."""
+    predicate = heuristic(project, operator, name).predicate
+    return satisfying(project, subject, operator, predicate, shape)
+
+
+def satisfying(
+    project: Project,
+    subject: str,
+    operator: str,
+    predicate: str,
+    shape: tuple[int, int],
+) -> np.ndarray:
+    """Return which cells of the operand grid satisfy a predicate in SQL: bool (op1, op2)."""
     targets = project.targets(subject)
     numbers = [] if targets is None else targets.tolist()
-    query = MEMBERS.format(predicate=heuristic(project, operator, name).predicate)
+    query = MEMBERS.format(predicate=predicate)
     cells = project.ask(query, operator=operator, targets=numbers)
     op1, op2 = cells["op1"].to_numpy(), cells["op2"].to_numpy()
     inside = (op1 < shape[0]) & (op2 < shape[1])
     holds = np.zeros(shape, bool)
     holds[op1[inside], op2[inside]] = True
     return holds
+
+
+def discovered_predicate(project: Project, keys: dict) -> str | None:
+    """Return the neuron's discovered predicate in SQL, None if it has none."""
+    if not project.has("discovered", keys["subject"]):
+        return None
+    rows = project.ask(DISCOVERED, **keys).filter("discovered")
+    return next(iter(rows["predicate"]), None)
 
 
 def contributions(
@@ -228,6 +275,11 @@ def fields(explorer: Explorer, question: Question) -> list[Field]:
     layer, neuron = _first(project, question.subject(project), question.operator())
     keys = _keys(project, question, layer, neuron)
     names = _heuristic_names(project, keys)
+    outlines: list[Any] = ["none", *names]
+    predicate = discovered_predicate(project, keys)
+    if predicate is not None:
+        names.append(PREDICATE)
+        outlines.insert(1, {"label": f"{predicate} (discovered)", "value": PREDICATE})
     outline = question.get("outline", next(iter(names), "none"))
     maps = [SCORED, *MAPS]
     fields = [
@@ -241,7 +293,7 @@ def fields(explorer: Explorer, question: Question) -> list[Field]:
             "Outline of",
             outline if outline in names else "none",
             "choice",
-            ["none", *names],
+            outlines,
         ),
     ]
     checkpoints = _checkpoints(project, keys["subject"])
@@ -347,8 +399,8 @@ def _map(
     question: Question,
 ) -> Part:
     """Return the map, with the outline of a heuristic that is scored on this map."""
-    outline = question.get("outline", "none")
-    scored = _scored_on(project, keys, outline)
+    outline = _outline(project, keys, question.get("outline", "none"))
+    scored = ACTIVATION if outline is None else outline.scored_on
     what, query = question.choice("map", [SCORED, *MAPS]), MAP
     if what == SCORED:
         what = scored
@@ -356,10 +408,10 @@ def _map(
         values, query = contributions(project, keys, values, results), CONTRIBUTIONS
     drawn = charts.heat(values, results, HOVER.replace(ACTIVATION, what), size=540)
     remark = ""
-    if outline != "none" and what == scored:
+    if outline is not None and what == scored:
         remark = _outlined(project, keys, outline, drawn, values)
-    elif outline != "none":
-        remark = f" {outline} is scored on the map of {scored}, which shows its outline."
+    elif outline is not None:
+        remark = f" {outline.name} is scored on the map of {scored}, which shows its outline."
     op1, op2 = np.unravel_index(np.nanargmax(values), values.shape)
     caption = (
         f"{what.capitalize()} from {np.nanmin(values):.3g} (blue is below zero) to "
@@ -372,28 +424,35 @@ def _map(
 def _outlined(
     project: Project,
     keys: dict,
-    name: str,
+    outline: Outline,
     drawn: charts.Figure,
     values: np.ndarray,
 ) -> str:
-    """Outline a heuristic's cells on a map, and return a sentence about the means."""
-    holds = members(project, keys["subject"], keys["operator"], name, values.shape)
+    """Outline cells on a map, and return a sentence about the means."""
+    subject, operator = keys["subject"], keys["operator"]
+    holds = satisfying(project, subject, operator, outline.predicate, values.shape)
     charts.outline(drawn, holds)
     if holds.all() or not holds.any():
         return ""
     inside, outside = np.nanmean(values[holds]), np.nanmean(values[~holds])
-    return f" Outlined: {name}, where the mean is {inside:.3g}, elsewhere {outside:.3g}."
+    means = f"where the mean is {inside:.3g}, elsewhere {outside:.3g}"
+    return f" Outlined: {outline.name}, {means}."
 
 
-def _scored_on(project: Project, keys: dict, outline: str) -> str:
-    """Return the map on which a heuristic is scored.
+def _outline(project: Project, keys: dict, name: str) -> Outline | None:
+    """Return the outline that a name stands for: a heuristic's, PREDICATE or none.
 
-    It is the activations if no heuristic is outlined or if the value logits are missing.
+    A heuristic of the answer is scored on activations if the value logits are missing. Raises
+    ExplorerError if there is no such heuristic.
     """
-    if outline == "none" or not project.has("value_logits", keys["subject"]):
-        return ACTIVATION
-    quantity = heuristic(project, keys["operator"], outline).quantity
-    return CONTRIBUTION if quantity in OF_ANSWERS else ACTIVATION
+    if name == "none":
+        return None
+    if name == PREDICATE:
+        predicate = discovered_predicate(project, keys)
+        return None if predicate is None else Outline(predicate, predicate, ACTIVATION)
+    named = heuristic(project, keys["operator"], name)
+    is_on_answers = named.quantity in OF_ANSWERS and project.has("value_logits", keys["subject"])
+    return Outline(name, named.predicate, CONTRIBUTION if is_on_answers else ACTIVATION)
 
 
 def _heuristics(project: Project, keys: dict) -> Part:
@@ -431,7 +490,7 @@ def _discovered(project: Project, keys: dict) -> Part:
     caption = (
         "gain: bits that the predicate saves; decoy_gain: with operands relabelled; explained: "
         "share of held-out variance; same_as: heuristic with the same cells; catalogue: its best "
-        "heuristic by explained variance"
+        "heuristic by explained variance. If it is discovered, the map can outline it"
     )
     return section(title, table(rows, caption), sql(DISCOVERED, keys))
 
@@ -464,7 +523,39 @@ def _promoted(project: Project, keys: dict) -> Part:
     )
     x, y = logits["number"].to_numpy(), logits["logit"].to_numpy()
     drawn = charts.line(x, y, "number", "direct logit attribution")
-    return section(title, figure("value-logits", drawn, caption, sql(VALUE_LOGITS, keys)))
+    direct = figure("value-logits", drawn, caption, sql(VALUE_LOGITS, keys))
+    return section(title, direct, *_measured(project, keys))
+
+
+def _measured(project: Project, keys: dict) -> list[Part]:
+    """Return measured changes of numbers' logits beside the direct ones, if the model has them."""
+    if not project.has("logit_shifts", keys["subject"]):
+        return []
+    rows = project.ask(SHIFTS, **keys)
+    if rows.is_empty():
+        return [note("This neuron was not shifted, so no change of logits is measured.")]
+    largest = rows.sort("measured", descending=True)["number"].head(PROMOTED)
+    caption = (
+        "Change of each number's logit, above the mean over numbers, by one standard deviation of "
+        "the activation. Left: by direct logit attribution alone. Right: measured after all later "
+        f"layers, mean over {rows['prompts'][0]} prompts, largest for "
+        f"{', '.join(map(str, largest))}.{_agreement(project, keys)}"
+    )
+    numbers, lines = rows["number"].to_numpy(), {}
+    for column in ("direct", "measured"):
+        lines[f"number, {column}"] = numbers, rows[column].to_numpy()
+    drawn = charts.panels(lines, "change of the logit")
+    return [figure("logit-shifts", drawn, caption, sql(SHIFTS, keys))]
+
+
+def _agreement(project: Project, keys: dict) -> str:
+    """Return a sentence that compares direct and measured changes; empty if it is unknown."""
+    if not project.has("causal_votes", keys["subject"]):
+        return ""
+    for own, other in project.ask(VOTES, **keys).drop_nulls().rows():
+        control = f"with the direct change of another neuron of its layer by {other:.2f}"
+        return f" The measured change correlates with the direct one by {own:.2f}, {control}."
+    return ""
 
 
 def _rows(

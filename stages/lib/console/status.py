@@ -68,17 +68,26 @@ def _has(database: Database, table: str, subject: str) -> bool:
 
 
 def _accuracy(database: Database, subject: str) -> str:
+    """Return the accuracy of each operator, with that of the most frequent answer if known."""
     rows = []
     if "accuracy" in database.tables():
-        query = """
-            select operator, sum(accuracy * cells) / sum(cells) from accuracy
+        majority = "null"
+        if "majority_accuracy" in database.columns("accuracy"):
+            majority = "sum(majority_accuracy * cells) / sum(cells)"
+        query = f"""
+            select operator, sum(accuracy * cells) / sum(cells), {majority} from accuracy
             where subject = $subject group by operator order by operator
         """
         rows = database.sql(query, subject=subject).fetchall()
     if not rows:
         return _missing(f"accuracy of {subject}", "accuracy")
-    shares = [f"{operator} {share:.2%}" for operator, share in rows]
-    return f"accuracy of {subject}: {', '.join(shares)}"
+    shares, what = [], ""
+    for operator, accuracy, baseline in rows:
+        shares.append(f"{operator} {accuracy:.2%}")
+        if baseline is not None:
+            what = " (of the most frequent answer)"
+            shares[-1] += f" ({baseline:.2%})"
+    return f"accuracy of {subject}{what}: {', '.join(shares)}"
 
 
 def _labelled(database: Database, subject: str) -> str:

@@ -3,16 +3,33 @@
 import polars as pl
 
 
-def no_late_layer(probes: pl.DataFrame) -> str:
-    """Return why no layer is late. probes: the table probes."""
-    last = probes.filter(position="last").drop_nulls("accuracy")
+def no_late_layer(probes: pl.DataFrame, least_plateau: float, readable: float) -> str:
+    """Return why no layer is late, as late_layers.sql decides.
+
+    probes: the table probes; least_plateau, readable: settings of the section late_layers, 0 to 1.
+    """
+    none, measures = "no layer is late", ["accuracy", "shuffled_accuracy", "majority_accuracy"]
+    last = probes.filter(position="last").drop_nulls(measures)
     if last.is_empty():
-        return "no layer is late: too few prompts are answered correctly for a probe"
-    best = last.sort("accuracy", "layer").row(-1, named=True)
-    why = f"no layer is late: the best probe has accuracy {best['accuracy']:.2f}"
-    if best["majority_accuracy"] is None:
-        return why
-    return f"{why}, the most frequent answer {best['majority_accuracy']:.2f}"
+        return f"{none}: too few prompts are answered correctly for a probe"
+    gain = (pl.col("accuracy") - pl.col("baseline")) / (1 - pl.col("baseline"))
+    last = last.with_columns(baseline=pl.max_horizontal(measures[1:]))
+    last = last.with_columns(gain=pl.when(pl.col("baseline") < 1).then(gain).otherwise(0.0))
+    last = last.with_columns(plateau=pl.max("gain").over("operator"))
+    counted = last.filter(pl.col("plateau") >= least_plateau)
+    if counted.is_empty():
+        best = last.sort("gain", "operator", "layer").row(-1, named=True)
+        needed = best["baseline"] + least_plateau * (1 - best["baseline"])
+        return (
+            f"{none}: the best probe has accuracy {best['accuracy']:.2f}, at least {needed:.2f} is "
+            f"needed (baseline {best['baseline']:.2f})"
+        )
+    after = counted.filter(pl.col("layer") == last["layer"].max())
+    share = (after["gain"] / after["plateau"]).to_numpy().mean()
+    return (
+        f"{none}: after the last layer, probes reach {share:.2f} of their best layer's accuracy "
+        f"above the baseline, at least {readable:.2f} is needed"
+    )
 
 
 def too_few_draws(limits: pl.DataFrame, operator: str) -> str:
