@@ -14,6 +14,7 @@ from stages.lib.core.settings import ParamsError, check, place, read
 from stages.lib.core.vocabulary import CHAPTERS
 from stages.lib.entries import inserted
 from stages.lib.subject import SECTIONS, Name, Subjects, SubjectSettings
+from stages.store import kernels
 from stages.store.check_options import parsed
 
 PARAMS = Path("params.yaml")
@@ -27,6 +28,7 @@ LAST_OF_STORE = ("accuracy", "task_accuracy", "answer_accuracy", "architecture",
 def main(arguments: list[str]) -> None:
     options = parsed("add", arguments)
     refuse(options.name)
+    kernels.begin_early(options)
     from stages.store.description import checked, source_kind  # only here: torch is slow to import
 
     report = checked(options)
