@@ -54,15 +54,15 @@ TOKENIZED = 6e-5  # to tokenize a prompt and find its operands
 REPEATED = 4e-8  # to repeat a coordinate of a prefix's keys and values for a prompt of its row
 STARTED = 1.2  # to start a stage, as a fork of a process with all libraries, and to end it in DVC
 RUN = 5e-6  # the patch, measures and row of a run
-SINGLE = 4e-4  # the same for a run on a pair of its own, which shares no pass
+SINGLE = 8e-5  # a layer of a run on a pair of its own, which shares no pass
 SCORED_MAP = 1e-3  # the rows of a map's scores
-OVERLAPS = 1.6e-5  # a cell of an operator
-HELIX = 7e-3  # a layer and operator, for each coordinate of the residual stream
+OVERLAPS = 1e-5  # a cell of an operator
+HELIX = 3.2e-3  # a layer and operator, for each coordinate of the residual stream
 ESTIMATED = 4e-7  # the row of an attribution
 AVERAGED = 3.5e-7  # an attribution in the means of queries
-SUMMED = 2e-8  # a late neuron and cell in failures
-DIGITS = 1.5e-8  # a late neuron and cell in digit_means
-ROW = 4e-6  # a row of runs in queries
+SUMMED = 1.1e-8  # a late neuron and cell in failures
+DIGITS = 7e-9  # a late neuron and cell in digit_means
+ROW = 8e-6  # a row of runs in queries
 FIGURE = 4.0  # figures of a chapter, or a page
 # Relative to forward passes.
 STORED = 1.1  # a dump: sums of all activations, HDF5
@@ -84,9 +84,8 @@ RUN_ROW, PREDICTION_ROW, ESTIMATE_ROW = 20, 6, 4  # a row on disk
 GROUPED = 25  # an attribution in the means of queries
 PLANNED, LISTED = 500, 4000  # a prompt in the plan of a dump, and in lists of tokens
 TERMS = 80_000  # a cell in the terms of three theories
-# These depend on the results. The values are those of models nearly all of whose neurons match a
-# heuristic.
-SCORED = 0.9  # share of neurons that match a heuristic and are ablated one by one
+# These depend on the results. The values are means over the models of this project.
+SCORED = 0.45  # share of neurons that match a heuristic and are ablated one by one: 0.33 to 0.66
 KNOCKED = 130  # heuristics per operator whose neurons are ablated together
 BAGS = 34  # interventions per operator that keep a bag of neurons
 # Prompts that share the tokens that all begin with, as measured: passes are smaller, too.
@@ -101,8 +100,8 @@ class CostRow:
 
     stages: chapter/stage; count, counted: how many of what the stage computes.
     cpu: seconds of one core; memory: bytes of one worker at its peak; disk: bytes of the outputs.
-    workers: processes that share the work, except for `alone` of these seconds; most: whether the
-    stage may take far less; guessed: whether the stage is not the project's own, so that its work
+    workers: processes that share the work, except for `alone` of these seconds; varies: whether the
+    count depends on results; guessed: whether the stage is not the project's own, so that its work
     is only guessed.
     """
 
@@ -114,7 +113,7 @@ class CostRow:
     disk: float = 0
     workers: int = 1
     alone: float = 0
-    most: bool = False
+    varies: bool = False
     guessed: bool = False
 
     @property
@@ -408,7 +407,7 @@ class Costs:
         runs: float,
         share: float,
         each: float = RUN,
-        most: bool = False,
+        varies: bool = False,
         guessed: bool = False,
     ) -> CostRow:
         """Return a stage of runs. share: tokens of a run that pass all layers, on average."""
@@ -418,7 +417,7 @@ class Costs:
         cpu = alone + workers * self.rates.start + passes + self.steps(each, runs)
         disk = RUN_ROW * runs
         memory = self.loaded + self._in_runs()
-        return CostRow((stage,), runs, "runs", cpu, memory, disk, workers, alone, most, guessed)
+        return CostRow((stage,), runs, "runs", cpu, memory, disk, workers, alone, varies, guessed)
 
     def _in_runs(self) -> float:
         """Return the bytes of a worker's forward passes, within the bound of the settings."""
@@ -516,8 +515,12 @@ class Costs:
         return self.rates.answer / (self.a.vocabulary * self.a.width)
 
     def swept(self) -> float:
-        """Return the tokens of a run with one neuron patched, as if they passed all layers."""
-        late, first = self.late**2 / self.depth / 2, self._after(OPERANDS) * OPERANDS
+        """Return the tokens of a run with one neuron patched, as if they passed all layers.
+
+        A run passes only the layers after the patched one.
+        """
+        late = self.late * (self.late - 1) / 2 / self.depth
+        first = OPERANDS * self._after(OPERANDS) * (self.depth - 1) / self.depth
         return (late + first) / (self.late + OPERANDS)
 
     def _neurons(self, sizes: Sizes) -> Iterator[CostRow]:
@@ -564,10 +567,11 @@ class Costs:
         )
         bags = BAGS * self.pairs(sizes)
         yield self._runs("bag/bag_runs", bags, half)
-        yield self._runs("bag/knockout_runs", self.knockouts(sizes), half, most=True)
+        yield self._runs("bag/knockout_runs", self.knockouts(sizes), half, varies=True)
         neurons = self.neuron_knockouts(sizes)
-        yield self._runs("bag/neuron_knockout_runs", neurons, 0.5, most=True)
-        yield self._runs("bag/prompt_knockout_runs", interventions, half, SINGLE)
+        yield self._runs("bag/neuron_knockout_runs", neurons, 0.5, varies=True)
+        each = SINGLE * self.depth
+        yield self._runs("bag/prompt_knockout_runs", interventions, half, each)
         maps = self.late * self.a.neurons * self.operators
         cpu = started + self.steps(DIGITS, maps * self.cells)
         yield CostRow(("bag/digit_means",), maps, "maps", cpu, ARRAYS + 800 * self.cells)
@@ -621,7 +625,7 @@ class Costs:
         patches, runs = components * self.depth * PLACES * pairs, self.mediation(sizes)
         share = MOVING * (PLACES + 1) / 2 / 2 * patches / runs
         yield self._runs("mediation/mediation_runs", runs, share)
-        through = self.late / self.depth / 2
+        through = (self.late - 1) / 2 / self.depth
         yield self._runs("mediation/unit_mediation_runs", self.units(sizes), through)
 
     def _others(self, sizes: Sizes, kinds: dict[str, Kind]) -> Iterator[CostRow]:

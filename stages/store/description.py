@@ -476,8 +476,8 @@ def _table(rows: list[CostRow]) -> Iterator[str]:
     disk = sum(row.disk for row in rows)
     cpu = sum(row.cpu for row in rows)
     yield _columns("total", "", budget.total(rows), cpu, most, disk)
-    if any(row.most for row in rows):
-        yield "\n≤ at most: the count depends on how many neurons match a heuristic"
+    if any(row.varies for row in rows):
+        yield "\n≈ about: the count depends on how many neurons match a heuristic"
     guessed = [row.name for row in rows if row.guessed]
     if guessed:
         names = ", ".join(guessed)
@@ -485,7 +485,7 @@ def _table(rows: list[CostRow]) -> Iterator[str]:
 
 
 def _row(row: CostRow) -> str:
-    counted = f"{'≤ ' * row.most}{row.count:,.0f} {row.counted}"
+    counted = f"{'≈ ' * row.varies}{row.count:,.0f} {row.counted}"
     return _columns(row.name, counted, row.wall, row.cpu, row.memory, row.disk)
 
 

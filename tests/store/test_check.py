@@ -20,7 +20,7 @@ from stages.lib.subject import Sizes, SubjectSettings, load_sizes, load_subject
 from stages.settings import Params
 from stages.store import add, budget, check, check_options, description, kernels
 from stages.store.answers import answers_on_grid
-from stages.store.costs import DRAWS, CostRow, Costs
+from stages.store.costs import DRAWS, SCORED, CostRow, Costs
 from stages.store.declared_stages import REPEATED_OVER
 from stages.store.kernels import KernelTimes
 from stages.store.rates import Rates, layer_products
@@ -296,7 +296,7 @@ def test_runs_are_as_many_as_tables_have(project: Path):
         "theories/theory_runs": 25_000,
     }.items():
         assert counted[stage] == runs, stage
-    assert counted["bag/neuron_knockout_runs"] > 1_017_500  # at most
+    assert counted["bag/neuron_knockout_runs"] == pytest.approx(1_004_500, rel=0.5)
     assert counted["bag/knockout_runs"] == pytest.approx(735_000, rel=0.5)
     assert counted["mediation/mediation_runs"] == pytest.approx(1_709_515, rel=0.01)
     assert counted["mediation/unit_mediation_runs"] == 1_537_200
@@ -314,7 +314,8 @@ def test_runs_of_some_neurons_are_as_many_as_tables_have(project: Path):
     for patched, sampled, both in ((10, 5, 15), (40, 20, 48), (10, 0, 10)):
         sizes = Sizes(patched_neurons=patched, sampled_neurons=sampled)
         assert costs.neurons(sizes) == (5 * both + 1) * pairs
-        knockouts = 2 * (2 * min(both, 43.2) + sampled) + 1
+        matching = SCORED * 48  # about
+        knockouts = 2 * (2 * min(both, matching) + min(sampled, matching)) + 1
         assert costs.neuron_knockouts(sizes) == pytest.approx(knockouts * pairs)
         assert costs.units(sizes) == (2 * (both + min(patched + sampled, 32)) + 1) * 1200
         assert costs.attributions(sizes) == 5 * 48 * pairs
