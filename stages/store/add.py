@@ -14,17 +14,21 @@ from stages.lib.core.settings import ParamsError, check, place, read
 from stages.lib.core.vocabulary import CHAPTERS
 from stages.lib.entries import inserted
 from stages.lib.subject import SECTIONS, Name, Subjects, SubjectSettings
+from stages.store import kernels
 from stages.store.check_options import parsed
 
 PARAMS = Path("params.yaml")
 MODELS = Path("stages/subjects/params.yaml")
 # sections whose entries are also models, written to data/models/<name>
 MAKERS = ("train", "finetune", "hub", "gguf")
+# stages of the chapter store that no other stage of this chapter needs; together they need all
+LAST_OF_STORE = ("accuracy", "task_accuracy", "answer_accuracy", "architecture", "figures")
 
 
 def main(arguments: list[str]) -> None:
     options = parsed("add", arguments)
     refuse(options.name)
+    kernels.begin_early(options)
     from stages.store.description import checked, source_kind  # only here: torch is slow to import
 
     report = checked(options)
@@ -46,9 +50,25 @@ def main(arguments: list[str]) -> None:
     for file, text in files.items():  # only now, when no text can fail any more
         with replacing(file) as partial:
             partial.write_text(text, encoding="utf-8")
-    dump = f"dvc repro stages/store/dvc.yaml:dump@{options.name}"
     print(f"\n{PARAMS} has it now, under {report.section}.")
-    print(f"Its activations: {dump}; all chapters: make study")
+    print("\n".join(next_steps(options.name, report.section)))
+
+
+def next_steps(name: str, section: str) -> list[str]:
+    """Return lines with the commands that compute a new model. section: that of its entry."""
+    dump = f"dvc repro {stage_of_store('dump', name)}"
+    lines = [f"Its activations alone: {dump}"]
+    if section == "subjects":
+        lines.append(f"All chapters, and its page: make model NAME={name}")
+    else:
+        last = [stage_of_store(stage, name) for stage in LAST_OF_STORE]
+        lines.append(f"The whole chapter store: dvc repro {' '.join(last)}")
+    return lines
+
+
+def stage_of_store(stage: str, name: str) -> str:
+    """Return DVC's name of a model's stage of the chapter store."""
+    return f"stages/store/dvc.yaml:{stage}@{name}"
 
 
 def _made_from(options: argparse.Namespace, kind: str) -> tuple[str, str]:

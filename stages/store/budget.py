@@ -2,17 +2,20 @@
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from stages.lib.core.settings import ParamsError
 from stages.lib.subject import Sizes
 from stages.store.costs import CostRow, Costs
 
 DAY, HOUR, MINUTE = 86_400, 3600, 60
-USUAL = DAY  # seconds of the budget if none is given
+USUAL = 5 * HOUR  # seconds of the budget if none is given: an evening
 FORM = "a duration is hours and minutes, such as 5h, 90m or 1h30m, from 1m to 8760h"
 DURATION = re.compile(r"(?:(\d{1,4})h)?(?:(\d{1,6})m)?")
 # The fewest that are still informative: 25 pairs of an operator, some neurons of a layer.
 FEWEST_PAIRS, FEWEST_NEURONS, FEWEST_SAMPLE, FEWEST_TEMPLATE = 5, 10, 20, 2
+LISTED = 3  # stages, or layers, that a sentence names
+SMALLEST_OPERAND = 9  # that largest_operand allows
 STEPS = 40  # halvings of the range between the fewest and the usual sizes
 Singles = tuple[bool | None, bool | None]
 # The options, tried in turn. Single heads, then single units, are left out if the budget does not
@@ -113,16 +116,56 @@ def given_up(costs: Costs, sizes: Sizes) -> Iterator[str]:
         yield "mediation: neurons and coordinates of late layers one by one"
 
 
+def unaffected(costs: Costs, section: str) -> list[CostRow]:
+    """Return the stages that take as long with any sizes, such as the dump and the scores."""
+    usual, least = costs.rows(Sizes(), section), costs.rows(fewest(costs), section)
+    if section != "subjects":
+        return usual
+    return [row for row, other in zip(usual, least, strict=True) if row.cpu == other.cpu]
+
+
+def savings(costs: Costs, section: str, budget: float) -> Iterator[str]:
+    """Yield keys of the entry that shorten what no size shortens, if that exceeds the budget."""
+    rows = unaffected(costs, section)
+    whole = total(rows)
+    if whole <= budget:
+        return
+    longest = sorted(rows, key=lambda row: -row.wall)[:LISTED]
+    stages = ", ".join(f"{row.name} {spoken(row.wall)}" for row in longest)
+    yield f"fixed         no size shortens these stages: {spoken(whole)}, of which {stages}"
+    yield "              keys of the entry (in a file for --entry) do, each alone:"
+    for text, entry in _smaller_entries(costs):
+        shorter = total(unaffected(costs.changed(**entry), section))
+        yield f"              {text}: {spoken(shorter)} instead of {spoken(whole)}"
+
+
+def _smaller_entries(costs: Costs) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield smaller entries of a model: the text of a key, and the key with its value."""
+    kept = costs.settings.kept_layers(costs.depth)
+    half = kept[len(kept) // 2 :]
+    if len(kept) > 1:
+        listed = ", ".join(map(str, half))
+        if len(half) > LISTED:
+            listed = f"{half[0]}, …, {half[-1]}"
+        yield f"layers: [{listed}] (the later half)", {"layers": half}
+    if costs.operators > 1:
+        first = costs.settings.operators[0]
+        yield f"operators: [{first}]", {"operators": [first]}
+    largest = max(SMALLEST_OPERAND, costs.side // 2 - 1)
+    if largest < costs.side - 1:
+        yield f"largest_operand: {largest}", {"largest_operand": largest}
+
+
 def refusal(costs: Costs, section: str, text: str) -> str:
     """Return the message that a budget is too short, with the shortest possible one."""
     rows = costs.rows(fewest(costs), section)
-    longest = sorted(rows, key=lambda row: -row.wall)[:3]
+    longest = sorted(rows, key=lambda row: -row.wall)[:LISTED]
     parts = ", ".join(f"{row.name} {spoken(row.wall)}" for row in longest)
     return (
         f"--budget {text} is too short: the smallest sizes take {spoken(total(rows))} here, "
         f"most of it {parts}; "
-        f"give --budget {duration(total(rows))} or more, lower --largest-operand, or use "
-        "--store-only"
+        f"give --budget {duration(total(rows))} or more, lower --largest-operand, name fewer "
+        "layers or operators in a file for --entry, or use --store-only"
     )
 
 

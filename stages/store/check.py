@@ -9,7 +9,10 @@ from stages.store.check_options import parsed
 
 def main(arguments: list[str]) -> None:
     options = parsed("check", arguments)
-    from stages.store.description import checked  # only here: torch is slow to import
+    from stages.store import kernels  # only here: pydantic is slow to import, and torch slower
+
+    kernels.begin_early(options)
+    from stages.store.description import checked
 
     report = checked(options)
     print("\n".join(report.lines))

@@ -6,6 +6,13 @@ from pathlib import Path
 from stages.lib.core.vocabulary import OPERATORS
 
 TEMPLATE = "{op1}{symbol}{op2}="
+DESCRIPTIONS = {
+    "check": "Describe a model and how its tokenizer reads the prompts, and estimate the time, the "
+    "memory and the disk space of every stage on this machine. Writes nothing.",
+    "add": "Describe a model as `bag check` does. If there is no problem, add its entry to "
+    "params.yaml, with numbers of pairs and neurons for which all stages take at most the budget. "
+    "Runs no stage.",
+}
 IN_ENTRY = [
     "template", "dtype", "bos", "layers", "operators", "answer_token", "largest_operand", "chat",
 ]  # fmt: skip
@@ -13,7 +20,7 @@ IN_ENTRY = [
 
 def parser(command: str) -> argparse.ArgumentParser:
     """Return the options of `bag check` and `bag add`; `add` also takes a name."""
-    result = argparse.ArgumentParser(prog=f"bag {command}")
+    result = argparse.ArgumentParser(prog=f"bag {command}", description=DESCRIPTIONS[command])
     if command == "add":
         result.add_argument("name", help="the model's name: small letters, digits and hyphens")
     result.add_argument(
@@ -58,8 +65,8 @@ def parser(command: str) -> argparse.ArgumentParser:
     )
     result.add_argument(
         "--budget",
-        help="hours and minutes that all stages may take on this machine, such as 5h or 1h30m "
-        "(default: 24h if sizes allow it)",
+        help="hours and minutes that all stages may take on this machine, such as 24h or 1h30m "
+        "(default: 5h if sizes allow it)",
     )
     result.add_argument(
         "--entry",

@@ -1,14 +1,18 @@
 """Estimate what every stage costs for a model that has not been run: time, memory and disk.
 
 Each row derives the number of prompts, runs or maps of its stage from the settings and the
-architecture, and multiplies it by the time of one of them. The module `rates` has the time of a
-forward pass. The constants below were measured on the models of this project, on two cores with
-AVX-512, from the modification times of their outputs and from the CPU time of single stages
-(November 2026). Late layers are known only after the probes; the second half is assumed.
+architecture, and multiplies it by the time of one of them on this machine. The module `rates` has
+the time of a forward pass, `kernels` those of the functions that describe a neuron's map. What is
+left are steps of Python, SQL and DVC: their seconds are those of the machine of 2026-11-28
+(docs/notes/performance.md), times how much longer this machine takes for a loop in Python. Stages
+and their kinds are those of dvc.yaml. Late layers are known only after the probes; the second half
+is assumed.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +25,9 @@ from stages.lib.model.architecture import Architecture
 from stages.lib.model.prefixes import FEWEST
 from stages.lib.settings import Passes, Runs
 from stages.lib.subject import Sizes, SubjectSettings
+from stages.store.answers import answers_on_grid
+from stages.store.declared_stages import Kind, declared
+from stages.store.kernels import KernelTimes
 from stages.store.rates import Rates
 from stages.store.settings import Dump
 
@@ -42,35 +49,34 @@ QUESTIONS = {
 PLACES = 11  # tokens of a prompt of these tasks, on average
 BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
-# Seconds of a core, besides forward passes.
+# Seconds of a core of the machine of 2026-11-28, besides forward passes and kernels.
 TOKENIZED = 6e-5  # to tokenize a prompt and find its operands
-STORED = 1.1  # a dump, relative to its forward passes: sums of all activations, HDF5
 REPEATED = 4e-8  # to repeat a coordinate of a prefix's keys and values for a prompt of its row
-STARTED = 7.0  # to start a stage that imports torch and transformers; its workers are forks
-PASSED = 0.75  # a run, relative to its forward passes: passes of runs are larger
+STARTED = 1.2  # to start a stage, as a fork of a process with all libraries, and to end it in DVC
 RUN = 5e-6  # the patch, measures and row of a run
-SINGLE = 4e-4  # the same for a run on a pair of its own, which shares no pass
-HELD = 1 << 30  # bytes of a pass that keeps residual streams, at most
-MOVING = 0.4  # share of mediation's runs that change anything before the last layer's end
-# The scores of a map, and of a cell of it: 11 ms for 90,000 cells; 4.5 ms for 10,000, but on a busy
-# machine of half the speed.
-SCORES, SCORES_CELL = 1.2e-3, 9.8e-3 / 90_000
-OVERLAPS = 1.8e-4 / 90_000  # a cell of a map
-# The permutation tests of a map, and of a cell of it: 6.9 ms for 900 cells, 16.4 ms for 10,000, 57
-# to 91 ms for 90,000.
-NULLS, NULLS_CELL = 6e-3, 7.5e-2 / 90_000
-SPECTRA = 3.4e-3 / 90_000  # a cell of a map
-EXPLAINED, FAULTS = 2.4e-3 / 90_000, 3.5e-3 / 90_000  # a cell of a map
-FITTED = 5.3e-3  # to fit five theories to a late neuron's map
-HELIX = 7e-3  # a layer and operator, for each coordinate of the residual stream
+SINGLE = 8e-5  # a layer of a run on a pair of its own, which shares no pass
+SCORED_MAP = 1e-3  # the rows of a map's scores
+OVERLAPS = 1e-5  # a cell of an operator
+HELIX = 3.2e-3  # a layer and operator, for each coordinate of the residual stream
 ESTIMATED = 4e-7  # the row of an attribution
 AVERAGED = 3.5e-7  # an attribution in the means of queries
-SUMMED = 2e-8  # a late neuron and prompt in failures
-DIGITS = 1.5e-8  # a late neuron and cell in digit_means
-DISCOVERED = 1.6e-7  # a cell of a map, searched with its decoy
-RESCORED = 4e-8  # a cell of a map, of which a tenth has labels about the result
-QUERY, ROW = 4.0, 4e-6  # a query, mostly DVC's own time; a row of runs in queries
-FIGURE = 12.0  # figures of a chapter, or a page
+SUMMED = 1.1e-8  # a late neuron and cell in failures
+DIGITS = 7e-9  # a late neuron and cell in digit_means
+ROW = 8e-6  # a row of runs in queries
+FIGURE = 4.0  # figures of a chapter, or a page
+# Relative to forward passes.
+STORED = 1.1  # a dump: sums of all activations, HDF5
+PASSED = 0.75  # runs, whose passes are larger
+HELD = 1 << 30  # bytes of a pass that keeps residual streams, at most
+MOVING = 0.4  # share of mediation's runs that change anything before the last layer's end
+# Relative to the kernels of a map.
+DRAWS = 140  # relabellings of a neuron in permutation tests, the mean over all
+SEVERAL = 1.7  # scores and relabellings if answers have several tokens: heuristics of each token
+SEARCHES = 2.2  # of predicates: the map, its decoy, and the catalogue
+LABELLED = 0.3  # share of maps that have labels
+RESCORED = 0.1  # scores of labels about results, of all scores
+FAULTY = 0.6  # scores with the published sizes, of all scores
+FITTED = 1.5  # theories of a map and of its control
 # Bytes.
 LIBRARIES, ARRAYS = 480 << 20, 194 << 20  # a process with torch, and one without
 SMALL = 300 << 20  # a process that reads tables with DuckDB and Polars
@@ -78,49 +84,14 @@ RUN_ROW, PREDICTION_ROW, ESTIMATE_ROW = 20, 6, 4  # a row on disk
 GROUPED = 25  # an attribution in the means of queries
 PLANNED, LISTED = 500, 4000  # a prompt in the plan of a dump, and in lists of tokens
 TERMS = 80_000  # a cell in the terms of three theories
-# These depend on the results. The values are those of models nearly all of whose neurons match a
-# heuristic.
-SCORED = 0.9  # share of neurons that match a heuristic and are ablated one by one
+# These depend on the results. The values are means over the models of this project.
+SCORED = 0.45  # share of neurons that match a heuristic and are ablated one by one: 0.33 to 0.66
 KNOCKED = 130  # heuristics per operator whose neurons are ablated together
 BAGS = 34  # interventions per operator that keep a bag of neurons
 # Prompts that share the tokens that all begin with, as measured: passes are smaller, too.
 TOGETHER = 4
 CUTS = 6  # circuits per operator when attention is cut, at most
 ARMS = 5 * 2 * 2  # of ablations by prompt: arms, criteria, replacements
-
-QUERIES = {
-    "store": ["accuracy", "task_accuracy", "neuron_variances"],
-    "circuit": [
-        "late_layers", "pairs", "component_interventions", "component_effects", "circuit_heads",
-        "cut_faithfulness",
-    ],
-    "neurons": [
-        "neuron_interventions", "neuron_effects", "neuron_rankings", "faithfulness",
-        "shifted_neurons", "causal_votes",
-    ],
-    "heuristics": ["matches", "labels", "label_votes", "discovered", "discovered_and_labels"],
-    "bag": [
-        "knockout_interventions", "knockout_effects", "steering_interventions", "steering",
-        "failure_tests",
-    ],
-    "theories": ["theory_interventions", "theories"],
-    "mediation": [
-        "mediation_interventions", "mediation_effects", "mediation_by_pair",
-        "unit_mediation_interventions", "unit_effects",
-    ],
-    "claims": ["faults"],
-}  # fmt: skip
-FIGURES = {
-    "store": ["figures"],
-    "circuit": ["circuit_figures"],
-    "neurons": ["neuron_figures", "vote_figures"],
-    "heuristics": ["heuristic_figures", "discovered_figure"],
-    "bag": ["causal_figures"],
-    "theories": ["theory_figures"],
-    "mediation": ["mediation_figures"],
-    "claims": ["claims"],
-    "report": ["report_data"],
-}
 
 
 @dataclass(frozen=True)
@@ -129,7 +100,9 @@ class CostRow:
 
     stages: chapter/stage; count, counted: how many of what the stage computes.
     cpu: seconds of one core; memory: bytes of one worker at its peak; disk: bytes of the outputs.
-    workers: processes that share the work; most: whether the stage may take far less.
+    workers: processes that share the work, except for `alone` of these seconds; varies: whether the
+    count depends on results; guessed: whether the stage is not the project's own, so that its work
+    is only guessed.
     """
 
     stages: tuple[str, ...]
@@ -139,7 +112,9 @@ class CostRow:
     memory: float
     disk: float = 0
     workers: int = 1
-    most: bool = False
+    alone: float = 0
+    varies: bool = False
+    guessed: bool = False
 
     @property
     def name(self) -> str:
@@ -148,7 +123,7 @@ class CostRow:
     @property
     def wall(self) -> float:
         """Seconds on this machine."""
-        return self.cpu / self.workers
+        return self.alone + (self.cpu - self.alone) / self.workers
 
 
 @dataclass(frozen=True)
@@ -189,8 +164,9 @@ class Costs:
     ):
         self.a, self.settings, self.rates = a, settings, rates
         self.prompts, self.params = prompts or PromptLengths(), read()
+        self._declared: dict[str, dict[str, Kind]] = {}
         self.depth, self.operators = len(a.layers), len(settings.operators)
-        self.cells = side**2
+        self.side, self.cells = side, side**2
         self.grid = self.operators * self.cells
         self.kept = len(settings.kept_layers(self.depth))
         self.late = self.depth - self.depth // 2
@@ -199,10 +175,52 @@ class Costs:
         self.bytes = BYTES[settings.dtype]
         self.weights, self.loaded = weights, LIBRARIES + weights
 
+    def changed(self, **entry: Any) -> "Costs":
+        """Return the costs with other keys of the model's entry; largest_operand sets the grid."""
+        settings = self.settings.model_copy(update=entry)
+        side = len(settings.operands(self.side - 1))
+        return Costs(self.a, settings, side, self.weights, self.rates, self.prompts)
+
+    @property
+    def kernels(self) -> KernelTimes:
+        """The times of a neuron's map, which only a model in all chapters needs."""
+        assert self.rates.kernels is not None
+        return self.rates.kernels
+
     @property
     def maps(self) -> int:
         """Number of neurons' maps: one for each neuron of a kept layer and operator."""
         return self.a.neurons * self.kept * self.operators
+
+    @cached_property
+    def answered(self) -> int:
+        """Number of cells with an answer, of all operators together."""
+        largest, operands = self.params["cells"]["largest_answer"], range(self.side)
+        cells = 0
+        for operator in self.settings.operators:
+            cells += int((answers_on_grid(operator, operands, largest) >= 0).sum())
+        return cells
+
+    @property
+    def answered_maps(self) -> float:
+        """Number of maps, each counted as its cells with an answer, relative to the measured map.
+
+        This is for kernels that look at these cells alone.
+        """
+        return self.a.neurons * self.kept * self.answered / self.kernels.cells
+
+    @property
+    def whole_maps(self) -> float:
+        """Number of maps, each counted as all cells of its grid, relative to the measured map.
+
+        This is for kernels that look at all cells, with an answer or without.
+        """
+        return self.maps * self.cells / self.kernels.grid
+
+    @cached_property
+    def late_share(self) -> float:
+        """Late layers relative to the kept ones."""
+        return min(1.0, self.late / self.kept)
 
     def rows(self, sizes: Sizes, section: str = "subjects") -> list[CostRow]:
         """Return the costs of every stage for a model in this section of params.yaml."""
@@ -214,10 +232,15 @@ class Costs:
             )  # fmt: skip
             for chapter in chapters:
                 rows += chapter(sizes)
-        chapters_shown = QUERIES.keys() | FIGURES.keys() if section == "subjects" else {"store"}
-        rows.append(self._queries(sizes, chapters_shown))
-        rows.append(self._figures(chapters_shown))
+        named = {stage for row in rows for stage in row.stages}
+        kinds = self._stages(section)
+        rows += self._others(sizes, {stage: kinds[stage] for stage in kinds if stage not in named})
         return rows
+
+    def _stages(self, section: str) -> dict[str, Kind]:
+        if section not in self._declared:
+            self._declared[section] = declared(section)
+        return self._declared[section]
 
     # Numbers of prompts, pairs and runs, as in the chapters' tables.
 
@@ -359,15 +382,24 @@ class Costs:
 
     # Seconds and bytes of these numbers.
 
+    def steps(self, seconds: float, count: float = 1) -> float:
+        """Return the seconds of a number of steps on this machine.
+
+        seconds: of a step on the machine of 2026-11-28.
+        """
+        return seconds * count * self.rates.slowness
+
     def forward(self, prompts: float, tokens: float, answers: float = 1) -> float:
         """Return the seconds of prompts. tokens, answers: tokens and logits of each prompt."""
         return prompts * (tokens * self.rates.token + answers * self.rates.answer)
 
     def _model(self, stage: str, count: float, counted: str, cpu: float, working: float) -> CostRow:
         """Return a stage with the model in one process. working: bytes besides the weights."""
-        workers = 1 if cpu < STARTED else environment.workers()
-        cpu += STARTED + self.rates.start
-        return CostRow((stage,), count, counted, cpu, self.loaded + working, workers=workers)
+        workers = 1 if cpu < self.steps(STARTED) else environment.workers()
+        alone = self.steps(STARTED)
+        cpu += alone + self.rates.start
+        memory = self.loaded + working
+        return CostRow((stage,), count, counted, cpu, memory, workers=workers, alone=alone)
 
     def _runs(
         self,
@@ -375,16 +407,17 @@ class Costs:
         runs: float,
         share: float,
         each: float = RUN,
-        most: bool = False,
+        varies: bool = False,
+        guessed: bool = False,
     ) -> CostRow:
         """Return a stage of runs. share: tokens of a run that pass all layers, on average."""
         workers = environment.workers()
         passes = PASSED * self.forward(runs, share)
-        cpu = STARTED + workers * self.rates.start + passes + each * runs
+        alone = self.steps(STARTED)
+        cpu = alone + workers * self.rates.start + passes + self.steps(each, runs)
         disk = RUN_ROW * runs
-        return CostRow(
-            (stage,), runs, "runs", cpu, self.loaded + self._in_runs(), disk, workers, most
-        )
+        memory = self.loaded + self._in_runs()
+        return CostRow((stage,), runs, "runs", cpu, memory, disk, workers, alone, varies, guessed)
 
     def _in_runs(self) -> float:
         """Return the bytes of a worker's forward passes, within the bound of the settings."""
@@ -404,31 +437,40 @@ class Costs:
         prompts = min(self.passes.prompts, max(1, LOGITS // logits))
         return self._in_pass(prompts, tokens) + 2 * min(LOGITS, prompts * logits)
 
-    def _maps(self, stage: str, each: float, per_map: int, shared: bool = True) -> CostRow:
-        """Return a stage over all maps. per_map: bytes per cell of the maps held at once."""
+    def _maps(self, stage: str, seconds: float, per_map: int, shared: bool = True) -> CostRow:
+        """Return a stage over all maps.
+
+        seconds: of all maps on one core; per_map: bytes per cell of the maps held at once; shared:
+        whether workers or threads share the maps.
+        """
         workers = environment.workers() if shared else 1
-        cpu = QUERY + each * self.maps
-        return CostRow((stage,), self.maps, "maps", cpu, ARRAYS + per_map * self.cells, 0, workers)
+        alone, memory = self.steps(STARTED), ARRAYS + per_map * self.cells
+        return CostRow(
+            (stage,), self.maps, "maps", alone + seconds, memory, 0, workers, alone=alone
+        )
 
     def _store(self) -> Iterator[CostRow]:
         prompts, workers = self.prompts, environment.workers()
         several = self.settings.answer_token is not None
-        tokenized = TOKENIZED * self.grid if several else self.grid * TOKENIZED / 10
+        tokenized = self.steps(TOKENIZED, self.grid if several else self.grid / 10)
         memory = LIBRARIES + 300 * self.grid
-        yield CostRow(("store/prompts",), self.grid, "prompts", 7 + tokenized, memory)
+        cpu = self.steps(STARTED) + tokenized
+        yield CostRow(("store/prompts",), self.grid, "prompts", cpu, memory)
         dump = Dump(**self.params["dump"])
         values = int(self.a.neurons * self.kept)
         stored = np.dtype(dump.store_dtype).itemsize * values
         fitting = dump.prompts_per_block(values, self.settings.dtype)
         block = min(fitting, self.cells)
         prefix = (prompts.length - prompts.own) * self.depth * self.a.heads * self.a.head_width
-        passes = STORED * self.forward(self.grid, prompts.own) + REPEATED * self.grid * prefix
-        cpu = STARTED + workers * self.rates.start + passes
+        passes = STORED * self.forward(self.grid, prompts.own)
+        passes += self.steps(REPEATED, self.grid * prefix)
+        alone = self.steps(STARTED)
+        cpu = alone + workers * self.rates.start + passes
         logits = self.passes.prompts * self.a.vocabulary * self.bytes + LOGITS
         held: float = block * (stored + 4 * self.a.neurons) + PLANNED * self.grid + logits
         held += self.loaded + self._in_pass(self.passes.prompts, prompts.own)
         disk = self.grid * (stored + PREDICTION_ROW)
-        yield CostRow(("store/dump",), self.grid, "prompts", cpu, held, disk, workers)
+        yield CostRow(("store/dump",), self.grid, "prompts", cpu, held, disk, workers, alone)
         tasks = 6 * self.params["tasks"]["evaluation_prompts"]
         working = self._answered(2 * PLACES)
         cpu = self.forward(tasks, 2 * PLACES)
@@ -438,7 +480,7 @@ class Costs:
         cpu = self.forward(whole, tokens, prompts.answer)
         working = self._answered(tokens, prompts.answer) + LISTED * whole
         yield self._model("store/answer_accuracy", whole, "prompts", cpu, working)
-        yield CostRow(("store/architecture",), 1, "model", STARTED, LIBRARIES)
+        yield CostRow(("store/architecture",), 1, "model", self.steps(STARTED), LIBRARIES)
 
     def _circuit(self, sizes: Sizes) -> Iterator[CostRow]:
         probes, length = self.params["probes"], self.prompts.length
@@ -473,8 +515,12 @@ class Costs:
         return self.rates.answer / (self.a.vocabulary * self.a.width)
 
     def swept(self) -> float:
-        """Return the tokens of a run with one neuron patched, as if they passed all layers."""
-        late, first = self.late**2 / self.depth / 2, self._after(OPERANDS) * OPERANDS
+        """Return the tokens of a run with one neuron patched, as if they passed all layers.
+
+        A run passes only the layers after the patched one.
+        """
+        late = self.late * (self.late - 1) / 2 / self.depth
+        first = OPERANDS * self._after(OPERANDS) * (self.depth - 1) / self.depth
         return (late + first) / (self.late + OPERANDS)
 
     def _neurons(self, sizes: Sizes) -> Iterator[CostRow]:
@@ -483,7 +529,7 @@ class Costs:
         yield self._model("neurons/token_activations", self.cells**0.5, "numbers", 0, 0)
         yield self._runs("neurons/neuron_runs", self.neurons(sizes), self.swept())
         estimates = self.attributions(sizes)
-        cpu = self.forward(pairs, 6 * length, 6) + estimates * ESTIMATED
+        cpu = self.forward(pairs, 6 * length, 6) + self.steps(ESTIMATED, estimates)
         memory = self._in_runs() + 4 * estimates
         row = self._model("neurons/neuron_attributions", pairs, "pairs", cpu, memory)
         yield replace(row, disk=ESTIMATE_ROW * estimates)
@@ -493,43 +539,49 @@ class Costs:
         yield self._model("neurons/tuned_lens", 2 * pairs, "prompts", cpu, self._answered(length))
 
     def _heuristics(self, _: Sizes) -> Iterator[CostRow]:
-        at_once = self.params["scores"]["neurons_per_unit"]
-        yield self._maps("heuristics/scores", SCORES + SCORES_CELL * self.cells, 15 * at_once)
-        permutation_tests = self._maps(
-            "heuristics/permutation_tests", NULLS + NULLS_CELL * self.cells, 15 * at_once
-        )
-        yield permutation_tests
-        yield self._maps("heuristics/heuristic_overlaps", OVERLAPS * self.cells, 5000, False)
-        yield self._maps("heuristics/spectra", SPECTRA * self.cells, 256, False)
-        yield self._maps("heuristics/explained", EXPLAINED * self.cells, 1600, False)
-        yield self._maps("heuristics/discovery_search", DISCOVERED * self.cells, 64, True)
-        yield self._maps("heuristics/label_rescores", RESCORED * self.cells, 64, False)
-        yield self._maps("claims/fault_scores", FAULTS * self.cells, 19 * at_once, False)
+        at_once, kernels = self.params["scores"]["neurons_per_unit"], self.kernels
+        several = SEVERAL if self.settings.answer_token is not None else 1.0
+        scores = several * kernels.scores * self.answered_maps
+        rows = self.steps(SCORED_MAP, self.maps)
+        yield self._maps("heuristics/scores", scores + rows, 15 * at_once)
+        draws = several * DRAWS * kernels.draw * self.whole_maps
+        yield self._maps("heuristics/permutation_tests", draws, 15 * at_once)
+        overlaps = self.steps(OVERLAPS, self.answered)
+        yield self._maps("heuristics/heuristic_overlaps", overlaps, 5000, False)
+        yield self._maps("heuristics/spectra", kernels.spectrum * self.whole_maps, 256)
+        explained = LABELLED * kernels.explained * self.answered_maps
+        yield self._maps("heuristics/explained", explained, 1600)
+        searches = SEARCHES * kernels.search * self.answered_maps
+        yield self._maps("heuristics/discovery_search", searches, 64)
+        yield self._maps("heuristics/label_rescores", RESCORED * scores, 64, False)
+        yield self._maps("claims/fault_scores", FAULTY * scores, 19 * at_once)
 
     def _bag(self, sizes: Sizes) -> Iterator[CostRow]:
         half = self.late / self.depth
-        yield CostRow(("bag/prompt_associations",), self.pairs(sizes), "pairs", 2, SMALL)
+        started = self.steps(STARTED)
+        yield CostRow(("bag/prompt_associations",), self.pairs(sizes), "pairs", started, SMALL)
         interventions = self.prompt_knockouts(sizes)
-        cpu = 2 + 1e-5 * interventions
+        cpu = started + self.steps(1e-5, interventions)
         yield CostRow(
             ("bag/prompt_knockout_interventions",), interventions, "interventions", cpu, SMALL
         )
         bags = BAGS * self.pairs(sizes)
         yield self._runs("bag/bag_runs", bags, half)
-        yield self._runs("bag/knockout_runs", self.knockouts(sizes), half, most=True)
+        yield self._runs("bag/knockout_runs", self.knockouts(sizes), half, varies=True)
         neurons = self.neuron_knockouts(sizes)
-        yield self._runs("bag/neuron_knockout_runs", neurons, 0.5, most=True)
-        yield self._runs("bag/prompt_knockout_runs", interventions, half, SINGLE)
+        yield self._runs("bag/neuron_knockout_runs", neurons, 0.5, varies=True)
+        each = SINGLE * self.depth
+        yield self._runs("bag/prompt_knockout_runs", interventions, half, each)
         maps = self.late * self.a.neurons * self.operators
-        cpu = QUERY + DIGITS * maps * self.cells
+        cpu = started + self.steps(DIGITS, maps * self.cells)
         yield CostRow(("bag/digit_means",), maps, "maps", cpu, ARRAYS + 800 * self.cells)
         draws = self._steered_digits() + 2
         disk = 4 * draws * self.pairs(sizes) * self.late * self.a.neurons
         yield CostRow(
-            ("bag/steering_given",), draws, "arrays", STARTED, LIBRARIES + disk / draws, disk
+            ("bag/steering_given",), draws, "arrays", started, LIBRARIES + disk / draws, disk
         )
         yield self._runs("bag/steering_runs", self.steering(sizes), half)
-        cpu = QUERY + SUMMED * maps * self.cells
+        cpu = started + self.steps(SUMMED, maps * self.cells)
         yield CostRow(("bag/failures",), maps, "maps", cpu, ARRAYS + 2300 * self.cells)
 
     def _theories(self, sizes: Sizes) -> Iterator[CostRow]:
@@ -537,7 +589,8 @@ class Costs:
         levels = self.operators * (self.depth + 1)
         sample = min(helix["prompts"], self.cells) + pairs / self.operators
         unshared = self.prompts.unshared
-        cpu = self.operators * self.forward(sample, unshared) + HELIX * levels * width
+        cpu = self.operators * self.forward(sample, unshared)
+        cpu += self.steps(STARTED) + self.steps(HELIX, levels * width)
         values = 18 * (3 * self.depth - 1) * pairs * width
         streams = 12 * sample * width * 8  # of a level, and copies
         level = 24 * values / (3 * self.depth - 1) + streams
@@ -552,19 +605,17 @@ class Costs:
         fits = self.params["theory_fits"]
         cells = fits["train_cells"] + fits["held_out_cells"]
         memory = ARRAYS + predicted + TERMS * cells + 512 * self.cells
-        yield CostRow(
-            ("theories/theory_fits",),
-            maps,
-            "maps",
-            QUERY + (FITTED + SPECTRA * self.cells) * maps,  # the control has spectra of its own
-            memory,
-            predicted,
-        )
+        # the control has spectra of its own
+        fitted = FITTED * self.kernels.fits * maps
+        fitted += self.kernels.spectrum * self.whole_maps * self.late_share
+        cpu = self.steps(STARTED) + fitted
+        yield CostRow(("theories/theory_fits",), maps, "maps", cpu, memory, predicted)
         yield self._runs("theories/theory_runs", self.theories(sizes), self.late / self.depth)
 
     def _mediation(self, sizes: Sizes) -> Iterator[CostRow]:
         pairs = self.mediation_pairs(sizes)
-        yield CostRow(("mediation/mediation_pairs",), pairs, "pairs", 6, LIBRARIES)
+        cpu = self.steps(STARTED)
+        yield CostRow(("mediation/mediation_pairs",), pairs, "pairs", cpu, LIBRARIES)
         # patches of examples, which both prompts of a pair share, are listed and not run
         components = 2 + self.a.heads * self._single(
             sizes.single_heads,
@@ -574,27 +625,35 @@ class Costs:
         patches, runs = components * self.depth * PLACES * pairs, self.mediation(sizes)
         share = MOVING * (PLACES + 1) / 2 / 2 * patches / runs
         yield self._runs("mediation/mediation_runs", runs, share)
-        through = self.late / self.depth / 2
+        through = (self.late - 1) / 2 / self.depth
         yield self._runs("mediation/unit_mediation_runs", self.units(sizes), through)
 
-    def _queries(self, sizes: Sizes, chapters: Iterable[str]) -> CostRow:
-        """Return all SQL stages as one row: each takes seconds, mostly DVC's own time."""
-        stages = named(QUERIES, chapters)
+    def _others(self, sizes: Sizes, kinds: dict[str, Kind]) -> Iterator[CostRow]:
+        """Yield the costs of stages without a row of their own, by their kind.
+
+        kinds: of these stages. An experiment of the user is taken to have an intervention for each
+        layer, as `bag new experiment` writes it.
+        """
+        of_kind: dict[Kind, list[str]] = {"runs": [], "query": [], "figures": []}
+        for stage, kind in kinds.items():
+            of_kind[kind].append(stage)
+        for stage in of_kind["runs"]:
+            runs = (self.depth + 1) * self.pairs(sizes)
+            yield self._runs(stage, runs, 0.5, guessed=True)
+        if of_kind["query"]:
+            yield self._queries(sizes, tuple(of_kind["query"]))
+        if of_kind["figures"]:
+            count = len(of_kind["figures"])
+            cpu, stages = self.steps(STARTED + FIGURE, count), tuple(of_kind["figures"])
+            yield CostRow(stages, count, "figures", cpu, LIBRARIES, 10 << 20)
+
+    def _queries(self, sizes: Sizes, stages: tuple[str, ...]) -> CostRow:
+        """Return all queries, and other programs that read tables, as one row."""
+        shown = any(stage.startswith("neurons/") for stage in stages)
         counts = (self.neurons, self.neuron_knockouts, self.mediation, self.units)
-        shown = "neurons" in chapters
         rows = shown * sum(count(sizes) for count in counts)
         estimates = shown * self.attributions(sizes)
-        cpu = QUERY * len(stages) + ROW * rows + AVERAGED * estimates
+        cpu = self.steps(STARTED, len(stages)) + self.steps(ROW, rows)
+        cpu += self.steps(AVERAGED, estimates)
         memory = LIBRARIES + 200 * rows + GROUPED * estimates
         return CostRow(stages, len(stages), "queries", cpu, memory, 4 * rows)
-
-    def _figures(self, chapters: Iterable[str]) -> CostRow:
-        stages = named(FIGURES, chapters)
-        cpu = FIGURE * len(stages)
-        return CostRow(stages, len(stages), "figures and pages", cpu, LIBRARIES, 10 << 20)
-
-
-def named(table: dict[str, list[str]], chapters: Iterable[str]) -> tuple[str, ...]:
-    """Return chapter/stage for each stage of a table in these chapters."""
-    present = [chapter for chapter in table if chapter in chapters]
-    return tuple(f"{chapter}/{stage}" for chapter in present for stage in table[chapter])

@@ -29,7 +29,8 @@ from stages.lib.model import checkpoint, contents, tokenizer
 from stages.lib.model.experts import Mixture
 from stages.lib.model.folder import ModelError, weights
 from stages.lib.subject import Sizes, SubjectSettings
-from stages.store import budget, rates
+from stages.store import budget, kernels, rates
+from stages.store.answers import answers_on_grid
 from stages.store.check_options import IN_ENTRY
 from stages.store.costs import BYTES, CostRow, Costs, PromptLengths
 from stages.store.pieces import NumberTokens, Reader, numbered
@@ -209,17 +210,22 @@ def _checked(
         problems.append(str(error))
     if outline is None:
         return Checked(settings, Sizes(), section, lines, problems)
-    costs = _costs(outline, settings, prompts, speed)
-    sizes = options.sizes or budget.fitted(costs, section, allowed or budget.USUAL)
+    costs = _costs(outline, settings, prompts, speed, section)
+    limit = allowed or budget.USUAL
+    sizes = options.sizes or budget.fitted(costs, section, limit)
     if sizes is None:
         sizes = budget.fewest(costs)
         if allowed:
             problems.append(budget.refusal(costs, section, options.budget))
     lines += _needs(costs)
-    reason = (
-        f"as {options.entry} says" if options.sizes else _fitting(costs, section, sizes, allowed)
-    )
-    lines += _table(costs, section, sizes, reason)
+    lines += _speeds(costs)
+    if options.sizes:
+        lines += _proposed(costs, section, sizes, f"as {options.entry} says")
+    else:
+        lines.append(_budget(costs, section, sizes, allowed))
+        lines += _proposed(costs, section, sizes, "`bag add` writes it")
+        lines += budget.savings(costs, section, limit)
+    lines += _table(costs.rows(sizes, section))
     return Checked(settings, sizes if section == "subjects" else Sizes(), section, lines, problems)
 
 
@@ -263,10 +269,14 @@ def _costs(
     settings: SubjectSettings,
     prompts: PromptLengths,
     speed: rates.Rates | None,
+    section: str,
 ) -> Costs:
     size = _parameters(outline) * BYTES[settings.dtype]
     speed = speed or rates.assumed(outline.architecture, settings.dtype, size)
     side = len(settings.operands(load(Cells).largest_operand))
+    if section == "subjects":
+        operator = kernels.measured_operator(settings.operators)
+        speed = replace(speed, kernels=kernels.begin(side, operator).times())
     return Costs(outline.architecture, settings, side, size, speed, prompts)
 
 
@@ -392,7 +402,7 @@ def _numbers_of_several_tokens(
     longest_answer = 0
     for operator in settings.operators:
         reader = Reader(_template(own, settings, operator), answer_token)
-        results = _results(operator, tried)
+        results = answers_on_grid(operator, tried, load(Cells).largest_answer)
         pieces = reader.square(tried.tolist(), results, f"check {operator}")
         number_tokens |= pieces.number_tokens
         largest = int(results.max())
@@ -414,19 +424,6 @@ def _numbers_of_several_tokens(
     ]
 
 
-def _results(operator: Operator, operands: np.ndarray) -> np.ndarray:
-    """Return the answers over a grid of operands, (op1, op2), -1 where there is none."""
-    op1, op2 = np.meshgrid(operands, operands, indexing="ij")
-    results = {
-        "add": op1 + op2,
-        "subtract": op1 - op2,
-        "multiply": op1 * op2,
-        "divide": op1 // np.maximum(op2, 1),
-    }[operator]
-    results[(results > load(Cells).largest_answer) | (results < 0)] = -1
-    return results
-
-
 def _needs(costs: Costs) -> Iterator[str]:
     free = _size(shutil.disk_usage(".").free)
     stored = np.dtype(costs.params["dump"]["store_dtype"]).itemsize * costs.maps * costs.cells
@@ -435,41 +432,60 @@ def _needs(costs: Costs) -> Iterator[str]:
     yield f"memory        {size} for each of {environment.workers()} workers"
 
 
-def _table(costs: Costs, section: str, sizes: Sizes, reason: str) -> Iterator[str]:
-    """Yield the costs of each stage with these sizes, and what the sizes leave out.
-
-    reason: why the sizes are what they are.
-    """
-    usual, rows = costs.rows(Sizes(), section), costs.rows(sizes, section)
+def _speeds(costs: Costs) -> Iterator[str]:
+    """Yield where the times are from."""
     yield f"times         {costs.rates.source}"
-    if sizes != Sizes() and section == "subjects":
-        values = [f"{key}: {json.dumps(value)}" for key, value in sizes if value is not None]
-        yield f"proposed      {', '.join(values)}, {reason}; `bag add` writes it"
-        yield f"given up      {'; '.join(budget.given_up(costs, sizes))}"
-        yield f"              with the usual sizes, all stages take {_total(usual)}"
+    each = costs.rates.kernels
+    if each:
+        scores, draw = (f"{1e3 * seconds:.2g} ms" for seconds in (each.scores, each.draw))
+        yield (
+            f"              neurons' maps are measured on a random map of {each.cells:,} cells: "
+            f"scores take {scores}, a relabelling {draw}"
+        )
+
+
+def _proposed(costs: Costs, section: str, sizes: Sizes, source: str) -> Iterator[str]:
+    """Yield a model's sizes, and what they leave out. source: who says or writes them."""
+    if sizes == Sizes() or section != "subjects":
+        return
+    values = [f"{key}: {json.dumps(value)}" for key, value in sizes if value is not None]
+    yield f"proposed      {', '.join(values)}; {source}"
+    yield f"given up      {'; '.join(budget.given_up(costs, sizes))}"
+    usual = budget.spoken(budget.total(costs.rows(Sizes(), section)))
+    yield f"              with the usual sizes, all stages take {usual}"
+
+
+def _budget(costs: Costs, section: str, sizes: Sizes, allowed: float | None) -> str:
+    """Return the line about the budget. allowed: its seconds, None for the default."""
+    limit = allowed or budget.USUAL
+    text = budget.spoken(limit)
+    if not allowed:
+        text += " (the default; for larger sizes, for example --budget 24h)"
+    if budget.total(costs.rows(sizes, section)) > limit:
+        return f"budget        {text}, which even the smallest sizes exceed"
+    if sizes == Sizes():
+        return f"budget        {text}; all stages fit it with the usual sizes"
+    return f"budget        {text}; sizes are reduced to fit it"
+
+
+def _table(rows: list[CostRow]) -> Iterator[str]:
+    """Yield the costs of each stage, and those of all."""
     yield f"\n{'stage':36}{'counted':>28}{'time':>10}{'CPU':>10}{'memory':>10}{'disk':>10}"
     yield from map(_row, rows)
     most = max(row.memory for row in rows)
     disk = sum(row.disk for row in rows)
     cpu = sum(row.cpu for row in rows)
     yield _columns("total", "", budget.total(rows), cpu, most, disk)
-    if any(row.most for row in rows):
-        yield "\n≤ at most: the count depends on how many neurons match a heuristic"
-
-
-def _total(rows: list[CostRow]) -> str:
-    return budget.spoken(budget.total(rows))
-
-
-def _fitting(costs: Costs, section: str, sizes: Sizes, allowed: float | None) -> str:
-    limit = allowed or budget.USUAL
-    fits = budget.total(costs.rows(sizes, section)) <= limit
-    why = "to fit" if fits else "the smallest sizes, though they take more than"
-    return f"{why} {budget.spoken(limit)}"
+    if any(row.varies for row in rows):
+        yield "\n≈ about: the count depends on how many neurons match a heuristic"
+    guessed = [row.name for row in rows if row.guessed]
+    if guessed:
+        names = ", ".join(guessed)
+        yield f"\nguessed, with one intervention for each layer: {names}"
 
 
 def _row(row: CostRow) -> str:
-    counted = f"{'≤ ' * row.most}{row.count:,.0f} {row.counted}"
+    counted = f"{'≈ ' * row.varies}{row.count:,.0f} {row.counted}"
     return _columns(row.name, counted, row.wall, row.cpu, row.memory, row.disk)
 
 

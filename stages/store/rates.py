@@ -1,7 +1,5 @@
 """Measure how fast one core of this machine runs a model, or estimate it from matrix products."""
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -9,8 +7,11 @@ import torch
 
 from stages.lib.model.architecture import Architecture
 from stages.lib.model.checkpoint import Checkpoint
+from stages.store.kernels import KernelTimes
+from stages.store.timing import repeated
 
 BRIEFLY, LONG = 0.2, 3.0  # seconds of CPU time of a measurement
+LOOP, LOOP_SECONDS = 100_000, 5e-3  # turns of a loop, and its seconds on the machine of 2026-11-28
 ROWS, TOKENS = 250, 2  # prompts of a measured pass, and tokens of each, as in a dump
 # Rate of forward passes of 500 tokens, relative to that of large matrix products, on a core with
 # AVX-512: a model of 1 million parameters in float64 0.34, Qwen2.5-0.5B in float32 0.85.
@@ -26,20 +27,29 @@ class Rates:
     """Seconds that one core takes.
 
     token: for one token to pass all layers; answer: for the logits at one position; start: until
-    a worker has loaded and checked the model; measured: whether on this model.
+    a worker has loaded and checked the model; measured: whether on this model; products: otherwise
+    the multiplications per second of a matrix product on this machine, from which the others are
+    assumed; slowness: the time of a loop in Python, relative to the machine of 2026-11-28;
+    kernels: the times of a neuron's map, None if no chapter after the store uses them.
     """
 
     token: float
     answer: float
     start: float
     measured: bool
+    products: float = 0.0
+    slowness: float = 1.0
+    kernels: KernelTimes | None = None
 
     @property
     def source(self) -> str:
         """Where the rates are from, as `bag check` prints it."""
         if self.measured:
-            return f"measured on this model: a core takes {1 / self.token:,.0f} tokens a second"
-        return "assumed from this machine's matrix products; --measure runs the model itself"
+            speed = f"a core takes {1 / self.token:,.0f} tokens a second"
+            return f"forward passes are measured on this model: {speed}"
+        speed = f"{2 * self.products / 1e9:,.0f} GFLOP/s of a core, measured now"
+        why = f"assumed from the speed of this machine's matrix products ({speed})"
+        return f"forward passes are {why}; --measure runs the model itself"
 
 
 def layer_products(a: Architecture) -> int:
@@ -49,11 +59,12 @@ def layer_products(a: Architecture) -> int:
 
 def assumed(a: Architecture, dtype: str, size: float) -> Rates:
     """Return rates from matrix products alone. size: bytes of the weights in memory."""
-    speed = REACHED[dtype] * _products("float64" if dtype == "float64" else "float32")
+    products = _products("float64" if dtype == "float64" else "float32")
+    speed = REACHED[dtype] * products
     token = len(a.layers) * layer_products(a) / speed
     answer = a.vocabulary * a.width / speed
     start = size / READ + CHECKED * token
-    return Rates(token, answer, start, measured=False)
+    return Rates(token, answer, start, measured=False, products=products, slowness=slowness())
 
 
 @torch.no_grad()
@@ -66,25 +77,26 @@ def measured(loaded: Checkpoint, seconds: float, start: float) -> Rates:
         return loaded.model.base_model(input_ids=tokens, use_cache=False)[0]
 
     hidden = layers()[:, -1].contiguous()  # which also warms up
-    token = _repeated(layers, seconds * 0.75) / tokens.numel()
-    answer = _repeated(lambda: loaded.architecture.unembedding(hidden).logsumexp(-1), seconds / 4)
-    return Rates(token, answer / ROWS, start, measured=True)
-
-
-def _repeated(run: Callable[[], object], seconds: float) -> float:
-    """Return the mean CPU seconds of one call, from calls for some seconds.
-
-    CPU time changes little with other work on the machine.
-    """
-    begin, calls = time.process_time(), 0
-    while time.process_time() < begin + seconds or not calls:
-        run()
-        calls += 1
-    return (time.process_time() - begin) / calls
+    token = repeated(layers, seconds * 0.75) / tokens.numel()
+    answer = repeated(lambda: loaded.architecture.unembedding(hidden).logsumexp(-1), seconds / 4)
+    return Rates(token, answer / ROWS, start, measured=True, slowness=slowness())
 
 
 @cache
 def _products(dtype: str) -> float:
     """Return how many multiplications per second one core does in a large matrix product."""
     matrix = torch.ones(512, 512, dtype=getattr(torch, dtype))
-    return len(matrix) ** 3 / _repeated(lambda: matrix @ matrix, BRIEFLY)
+    return len(matrix) ** 3 / repeated(lambda: matrix @ matrix, BRIEFLY)
+
+
+@cache
+def slowness() -> float:
+    """Return how much longer this machine takes for a loop in Python than that of 2026-11-28."""
+    return repeated(_loop, BRIEFLY / 2) / LOOP_SECONDS
+
+
+def _loop() -> int:
+    total = 0
+    for number in range(LOOP):
+        total += number % 7
+    return total

@@ -276,6 +276,27 @@ def test_every_command_and_option_is_explained_and_documented(capsys: pytest.Cap
     assert re.fullmatch(r"bag \d+\.\d+\.\d+\n", capsys.readouterr().out)
 
 
+@pytest.mark.parametrize("name", [*command.COMMANDS, *command.registered()])
+def test_help_says_what_each_command_and_option_does(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    parsers: list[argparse.ArgumentParser] = []
+    print_help = argparse.ArgumentParser.print_help
+
+    def record(parser: argparse.ArgumentParser, *arguments: object) -> None:
+        parsers.append(parser)
+        print_help(parser, *arguments)
+
+    monkeypatch.setattr(argparse.ArgumentParser, "print_help", record)
+    with pytest.raises(SystemExit, match=r"^0$"):
+        command.main([name, "--help"])
+    [parser] = parsers
+    assert capsys.readouterr().out.startswith(f"usage: bag {name} ")
+    assert len((parser.description or "").split()) >= 4, f"bag {name} has no description"
+    for action in parser._actions:
+        assert (action.help or "").strip(), f"{action.dest} of bag {name} has no help"
+
+
 @pytest.mark.parametrize(
     ("arguments", "name", "rest"),
     [

@@ -1,7 +1,10 @@
 """Progress of a stage, on a terminal and in a log."""
 
+import io
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -119,21 +122,63 @@ def schedule(workers: int, total: int, step: int) -> list[tuple[float, int, int]
     return sorted(reports)
 
 
+def left_in_log(bar: progress.Log, now: float) -> float:
+    """Return the seconds left that a log would write at this moment."""
+    left = progress.seconds_left(bar.total - bar.done, bar.paces.values(), now)
+    assert left
+    return left
+
+
+def left_on_terminal(bar: progress.TerminalBar, now: float) -> float:
+    """Return the seconds left that a terminal shows at this moment."""
+    bar.clock.now = now
+    hours, minutes, seconds = re.search(r"<(?:(\d+):)?(\d+):(\d+),", str(bar)).groups("0")
+    return 3600 * int(hours) + 60 * int(minutes) + int(seconds)
+
+
+@pytest.mark.parametrize(
+    ("kind", "left_of"),
+    [(progress.Log, left_in_log), (progress.TerminalBar, left_on_terminal)],
+)
 @pytest.mark.parametrize("workers", [1, 2, 5])
 @pytest.mark.parametrize("step", [400, 2000])  # a hundredth or a twentieth of the work
-def test_after_a_tenth_of_the_work_the_rest_is_estimated(clock: Clock, workers: int, step: int):
-    total = 40_000
+def test_after_a_tenth_of_the_work_the_rest_is_estimated(
+    clock: Clock,
+    kind: type[progress.Bar],
+    left_of: Callable[..., float],
+    workers: int,
+    step: int,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """The estimate is within a factor of 1.5, in a log as on a terminal."""
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    total, done = 40_000, 0
     reports = schedule(workers, total, step)
-    log: progress.Log = progress.Log(total=total, desc="dump", unit="prompt", clock=clock)
+    bar = kind(total=total, desc="dump", unit="prompt", clock=clock)
     begin, end = clock.now, reports[-1][0]
     for passed, amount, worker in reports:
         clock.now = begin + passed
-        log.update(amount, worker)
-        for later in (0, 8) if total / 10 <= log.done < total / 2 else ():  # or within a step
-            now = clock.now + later
-            left = progress.seconds_left(total - log.done, log.paces.values(), now)
-            assert left
+        bar.update(amount, worker)
+        done += amount
+        for later in (0, 8) if total / 10 <= done < total / 2 else ():  # or within a step
+            left = left_of(bar, begin + passed + later)
             assert 1 / 1.5 < left / (end - passed - later) < 1.5
+
+
+def test_a_terminal_shows_no_time_left_before_any_worker_has_a_speed(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+):
+    """Loading a model, and what an earlier run did, do not count as speed."""
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    bar = progress.TerminalBar(total=1000, desc="runs", unit="run", clock=clock)
+    bar.update(900)
+    clock.now += 20
+    assert re.search(r"900/1000 \[\d\d:\d\d<\?, ", str(bar))
+    bar.update(20)
+    assert left_on_terminal(bar, clock.now) == 80
+    bar.update(80)
+    assert "1000/1000" in str(bar)
+    assert "<00:00, " in str(bar)
 
 
 def test_a_worker_that_stops_makes_the_estimate_longer(clock: Clock):

@@ -8,6 +8,7 @@
 Where stderr is not a terminal (a log file, CI), work that takes longer than ten seconds writes a
 line about every ten seconds, and one at its end:
 `scores abacus: 1,234 of 6,144 neurons, 45 s, about 3 min left`. Shorter work writes nothing.
+Both show the same estimate of the time left, that of `seconds_left`.
 """
 
 import sys
@@ -65,6 +66,21 @@ def seconds_left(remaining: float, paces: Iterable[Pace], now: float) -> float |
     return max(0.0, remaining - under_way) * len(speeds) / (sum(speeds) * len(every))
 
 
+Paces = dict[Hashable, Pace]  # worker -> its pace
+
+
+def add_report(paces: Paces, amount: int, worker: Hashable, now: float) -> None:
+    """Add what a worker reports to its pace. Its first report starts its clock, an amount of 0 too.
+
+    worker: None for work without named workers.
+    """
+    if worker in paces:
+        paces[worker].add(amount, now)
+    elif amount or worker is not None:
+        # What the first report adds took a warm-up, or an earlier run did it.
+        paces[worker] = Pace(now)
+
+
 class Log(Generic[Item]):
     """A bar for log files: plain lines on stderr. Several threads may call `update`."""
 
@@ -81,7 +97,7 @@ class Log(Generic[Item]):
         self.iterable = () if iterable is None else iterable
         self.total, self.desc, self.unit, self.done, self.clock = total, desc, unit, initial, clock
         self.started = self.printed = clock()
-        self.paces: dict[Hashable, Pace] = {}
+        self.paces: Paces = {}
         self.remark = ""
         self.lock, self.ended = Lock(), Event()
 
@@ -106,11 +122,7 @@ class Log(Generic[Item]):
         with self.lock:
             self.done += n
             now = self.clock()
-            if worker in self.paces:
-                self.paces[worker].add(n, now)
-            elif n or worker is not None:
-                # What the first report adds took a warm-up, or an earlier run did it.
-                self.paces[worker] = Pace(now)
+            add_report(self.paces, n, worker, now)
             self._show(now)
 
     def _repeat(self) -> None:
@@ -147,10 +159,36 @@ class Log(Generic[Item]):
 
 
 class TerminalBar(tqdm):
-    """A bar on a terminal."""
+    """A bar on a terminal. Several threads may call `update`."""
+
+    def __init__(
+        self,
+        *arguments: Any,
+        clock: Callable[[], float] = time.monotonic,
+        **options: Any,
+    ):
+        self.paces: Paces = {}
+        self.clock, self.lock = clock, Lock()
+        super().__init__(*arguments, **options)  # which draws the bar
 
     def update(self, n: float | None = 1, worker: Hashable = None) -> bool | None:
-        return super().update(n)
+        """Add what was done, as `Log.update` does."""
+        with self.lock:
+            add_report(self.paces, int(n or 0), worker, self.clock())
+            return super().update(n)
+
+    @property
+    def format_dict(self) -> Any:
+        """What tqdm draws. It divides the remaining work by `rate`, which 0 makes unknown.
+
+        tqdm's own rate counts the start of workers as work, and what an earlier run did as speed.
+        """
+        drawn = super().format_dict
+        remaining = (self.total or 0) - self.n
+        if remaining > 0 and not self.disable:
+            left = seconds_left(remaining, [*self.paces.values()], self.clock())
+            drawn["rate"] = 0 if left is None else remaining / max(1, left)
+        return drawn
 
 
 Bar = TerminalBar | Log
