@@ -1,8 +1,8 @@
-# make: sets up .venv, builds the page of the default model and all that it needs, and prints a summary.
-# make study: all models, and what compares them.   make model NAME=mine: one model of params.yaml.
-# make example: a real model (examples/qwen).   make test: sets up .venv and runs every test.
-# stages.warm loads libraries once, and `branches` runs what is missing side by side. Plain `dvc repro` gives
-# the same outputs, and takes longer.
+# make: sets up .venv, builds the page of the default model and all that it needs, and prints a
+# summary.   make study: all models, and what compares them.   make model NAME=mine: one model of
+# params.yaml.   make example: a real model (examples/qwen).   make test: runs every test.
+# `branches` runs what is missing side by side, then `dvc repro`, or `dvc repro --all-pipelines` for
+# make study. It loads libraries once. Plain `dvc repro` gives the same outputs, and takes longer.
 PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE # each of hundreds of stages would compile our code again
@@ -10,8 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE # each of hundreds of stages would compile our 
 .PHONY: all quick study model example setup test bench lint site remote push pull starter lock
 all: setup
 	@python -m stages.lib.console.locks
-	@python -m stages.lib.console.branches default
-	python -m stages.warm dvc repro
+	python -m stages.lib.console.branches default
 	@bag status
 
 # Runs no stage: fetches tables and page of the default model from data/starter, and verifies them against the locks.
@@ -21,9 +20,7 @@ quick: setup
 
 study: setup
 	@python -m stages.lib.console.locks
-	@python -m stages.lib.console.branches default
-	@python -m stages.lib.console.branches study
-	python -m stages.warm dvc repro --all-pipelines
+	python -m stages.lib.console.branches study
 	@bag status
 
 # make model NAME=mine: takes one model of params.yaml through every chapter, to a page of its own.
