@@ -35,8 +35,8 @@ def rows(page: str, header: str) -> list[list[str]]:
     return [[cell.strip() for cell in cells] for cells in lines]
 
 
-def item(page: str, words: str) -> str:
-    """Return the one item of the lists of a page that has these words."""
-    items = [text for text in re.split(r"\n(?=\* |\n)", page) if text.startswith("* ")]
-    [only] = [text for text in items if words in " ".join(text.split())]
+def item(page: str, word: str) -> str:
+    """Return the one item of the lists of a page whose bold beginning has a word."""
+    items = re.split(r"\n(?=\* |\n)", page)
+    [only] = [text for text in items if re.match(rf"\* \*\*[^*]*{word}", text, re.IGNORECASE)]
     return only

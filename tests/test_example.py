@@ -78,7 +78,7 @@ def test_late_labelled_neurons_are_those_of_the_table():
 
 @pytest.mark.parametrize("criterion", ["chance_corrected", "fdr"])
 def test_neurons_that_a_score_accepts_are_those_of_the_table(criterion: str):
-    """The item has their share of the late neurons, and for scores also with operands relabelled."""
+    """The item has their share of late neurons, and for scores that with relabelled operands."""
     [late] = table("late_layers")
     layers = range(int(late["first_layer"]), int(late["layers"]))
     for operator in OPERATORS.values():
