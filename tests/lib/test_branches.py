@@ -164,6 +164,29 @@ def counted(project: Path, workers: int, status: int = 0) -> list[str]:
     return re.findall(r"^stage \d.*$", done.stderr, re.MULTILINE)
 
 
+def test_a_signal_ends_the_stage_that_dvc_runs(tmp_path: Path):
+    """DVC itself ignores Ctrl-C while a stage runs."""
+    stage = {"cmd": "echo $$ > stage.pid && sleep 600", "outs": ["never"]}
+    (tmp_path / "dvc.yaml").write_text(yaml.safe_dump({"stages": {"sleeps": stage}}))
+    run_in(tmp_path, "dvc", "init", "--quiet", "--no-scm")
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from stages.lib.console import branches; branches.run_all([], [])"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    file = tmp_path / "stage.pid"
+    while not (file.exists() and file.read_text()):
+        assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 128 + signal.SIGINT
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(file.read_text()), 0)
+    assert not (tmp_path / RECORD).exists()
+
+
 def test_every_stage_of_branches_is_counted_and_timed(diamond: Path):
     """Run it with a failing branch, resume it, and run it again with all branches."""
     assert counted(diamond, 2, status=1) == ["stage 1 of 4", "stage 2 of 4", "stage 3 of 4"]

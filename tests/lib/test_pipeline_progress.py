@@ -80,6 +80,8 @@ def test_the_plan_is_what_the_targets_need(project: Path, options: list[str], st
 def test_other_commands_are_not_counted(options: list[str]):
     assert pipeline.progress_of(["dvc", "repro", *options], print) is None
     assert pipeline.progress_of(["sh", "-c", "dvc repro"], print) is None
+    # branches.py counts the stages of these
+    assert pipeline.progress_of(["dvc", "--wait-for-lock", "repro", *options], print) is None
 
 
 def test_time_left_is_said_once_every_stage_has_run_before(project: Path):

@@ -188,7 +188,8 @@ def run(branches: list[Branch], progress: Progress) -> None:
     """
     workers = environment.workers()
     at_once = min(workers, len(branches))
-    options: dict = {"stdout": subprocess.PIPE}
+    # in groups of their own, Ctrl-C reaches none of them before this process
+    options: dict = {"stdout": subprocess.PIPE, "process_group": 0}
     if len(branches) > 1:
         threads = str(workers // at_once)
         # more threads than cores wait for each other: some stages then take ten times as long
@@ -218,8 +219,8 @@ def run(branches: list[Branch], progress: Progress) -> None:
     except KeyboardInterrupt:
         pool.shutdown(wait=False, cancel_futures=True)
         for process in started:
-            if not os.isatty(0):  # in a terminal, Ctrl-C reaches all of them
-                process.terminate()  # while a stage runs, DVC ignores SIGINT
+            with suppress(ProcessLookupError):  # it has ended
+                os.killpg(process.pid, signal.SIGTERM)  # while a stage runs, DVC ignores SIGINT
         sys.exit(128 + signal.SIGINT)
     if failed:
         sys.exit("make: `dvc repro` has failed; its message is above")
