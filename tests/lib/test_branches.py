@@ -9,6 +9,7 @@ import sys
 from itertools import combinations
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 
@@ -166,13 +167,14 @@ def counted(project: Path, workers: int, status: int = 0) -> list[str]:
 
 def test_a_signal_ends_the_stage_that_dvc_runs(tmp_path: Path):
     """DVC itself ignores Ctrl-C while a stage runs."""
-    stage = {"cmd": "echo $$ > stage.pid && sleep 600", "outs": ["never"]}
-    (tmp_path / "dvc.yaml").write_text(yaml.safe_dump({"stages": {"sleeps": stage}}))
+    stages = {"sleeps": {"cmd": "echo $$ > stage.pid && sleep 600", "outs": ["never"]}}
+    (tmp_path / "dvc.yaml").write_text(yaml.safe_dump({"stages": stages}))
     run_in(tmp_path, "dvc", "init", "--quiet", "--no-scm")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     process = subprocess.Popen(
         [sys.executable, "-c", "from stages.lib.console import branches; branches.run_all([], [])"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -180,10 +182,10 @@ def test_a_signal_ends_the_stage_that_dvc_runs(tmp_path: Path):
     file = tmp_path / "stage.pid"
     while not (file.exists() and file.read_text()):
         assert process.poll() is None
+    stage = psutil.Process(int(file.read_text()))
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 128 + signal.SIGINT
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(file.read_text()), 0)
+    assert not psutil.wait_procs([stage], 60)[1]
     assert not (tmp_path / RECORD).exists()
 
 
