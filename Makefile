@@ -1,8 +1,8 @@
-# make: sets up .venv, builds the page of the default model and all that it needs, and prints a summary.
-# make study: all models, and what compares them.   make model NAME=mine: one model of params.yaml.
-# make example: a real model (examples/qwen).   make test: sets up .venv and runs every test.
-# stages.warm loads libraries once, and `branches` runs what is missing side by side. Plain `dvc repro` gives
-# the same outputs, and takes longer.
+# make: sets up .venv, builds the page of the default model and all that it needs, and prints a
+# summary.   make study: all models, and what compares them.   make model NAME=mine: one model of
+# params.yaml.   make example: a real model (examples/qwen).   make test: runs every test.
+# `branches` runs what is missing side by side, then `dvc repro`, or `dvc repro --all-pipelines` for
+# make study. It loads libraries once. Plain `dvc repro` gives the same outputs, and takes longer.
 PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE # each of hundreds of stages would compile our code again
@@ -10,20 +10,18 @@ unexport PYTHONDONTWRITEBYTECODE # each of hundreds of stages would compile our 
 .PHONY: all quick study model example setup test bench lint site remote push pull starter lock
 all: setup
 	@python -m stages.lib.console.locks
-	@python -m stages.lib.console.branches default
-	python -m stages.warm dvc repro
+	python -m stages.lib.console.branches default
 	@bag status
 
-# Runs no stage: fetches tables and page of the default model from data/starter, and verifies them against the locks.
+# Runs no stage: fetches tables and page of the default model from data/starter, and verifies them
+# against the locks.
 quick: setup
 	@python -m stages.lib.console.starter fetch
 	@bag status
 
 study: setup
 	@python -m stages.lib.console.locks
-	@python -m stages.lib.console.branches default
-	@python -m stages.lib.console.branches study
-	python -m stages.warm dvc repro --all-pipelines
+	python -m stages.lib.console.branches study
 	@bag status
 
 # make model NAME=mine: takes one model of params.yaml through every chapter, to a page of its own.
@@ -36,29 +34,37 @@ python -m stages.report.index $(NAME) reports/$(NAME)/index.html
 endef
 
 model: setup
-	@test -n "$(NAME)" || { echo "make model: name a model of params.yaml, such as NAME=abacus" >&2; exit 1; }
+	@test -n "$(NAME)" || { \
+		echo "make model: name a model of params.yaml, such as NAME=abacus" >&2; exit 1; }
 	$(through_every_chapter)
 
-# make example MODEL=…: a real model, from its GGUF file or org/name@commit on the Hub (examples/qwen).
+# make example MODEL=…: a real model, from its GGUF file or org/name@commit on the Hub
+# (examples/qwen).
 MODEL ?= models/qwen2.5-coder-0.5b-instruct-q4_k_m.gguf
 example: NAME = qwen
 example: setup
-	@if ! grep -q '^  qwen:' params.yaml; then bag add qwen "$(MODEL)" --entry examples/qwen/entry.yaml; \
-	elif [ "$(origin MODEL)" != file ]; then for part in $(subst @, ,$(MODEL)); do grep -qF "$$part" params.yaml || { \
-		echo "make example: qwen in params.yaml is from another model than $(MODEL); remove its entry first" >&2; exit 1; }; done; fi
+	@if ! grep -q '^  qwen:' params.yaml; then \
+		bag add qwen "$(MODEL)" --entry examples/qwen/entry.yaml; \
+	elif [ "$(origin MODEL)" != file ]; then \
+		for part in $(subst @, ,$(MODEL)); do grep -qF "$$part" params.yaml || { \
+			echo "make example: qwen in params.yaml is from another model than $(MODEL);" \
+				"remove its entry first" >&2; exit 1; }; done; fi
 	$(through_every_chapter)
 
 setup: .venv/installed
 
 # A .venv of another Python is removed: venv would keep its links to that Python.
-# pip would compile all that it installs, a minute of work. Python compiles what is imported; the last command does so for what every stage needs.
+# pip would compile all that it installs, a minute of work. Python compiles what is imported; the
+# last command does so for what every stage needs. Two pips install at once; the one after them
+# installs what this machine's build of torch needs besides, such as CUDA's libraries.
 .venv/installed: requirements.lock pyproject.toml
 	@$(PYTHON) -c "import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))" || { \
-		echo "make: bag needs Python 3.11 to 3.14, and $(PYTHON) is $$($(PYTHON) -V 2>&1); name another, such as make PYTHON=python3.12" >&2; exit 1; }
+		echo "make: bag needs Python 3.11 to 3.14, and $(PYTHON) is $$($(PYTHON) -V 2>&1);" \
+			"name another, such as make PYTHON=python3.12" >&2; exit 1; }
 	@test "$$(.venv/bin/python -V 2>&1)" = "$$($(PYTHON) -V 2>&1)" || rm -rf .venv
 	$(PYTHON) -m venv .venv
-	xargs -P 2 -n 40 .venv/bin/pip install --quiet --no-deps --no-compile < requirements.lock  # two pips at once
-	.venv/bin/pip install --quiet --constraint requirements.lock torch  # what this machine's build of it needs besides, such as CUDA's libraries
+	xargs -P 2 -n 40 .venv/bin/pip install --quiet --no-deps --no-compile < requirements.lock
+	.venv/bin/pip install --quiet --constraint requirements.lock torch
 	.venv/bin/pip install --quiet --no-deps --no-build-isolation --editable .
 	.venv/bin/python -c "import dvc.repo; from stages import warm; warm.load()"
 	touch $@
@@ -94,9 +100,10 @@ site: .venv/site
 # ssh://user@host/folder, /a/folder …).
 remote: setup
 	@case "$$URL" in \
-	"") echo "make remote: name a place, such as URL=s3://bucket/folder, ssh://user@host/folder or /a/folder" >&2; exit 1 ;; \
-	*://*:*@*) echo "make remote: the URL holds a password, and Git tracks .dvc/config; leave it out, then run" \
-		"dvc remote modify --local storage password ..." >&2; exit 1 ;; \
+	"") echo "make remote: name a place, such as URL=s3://bucket/folder, ssh://user@host/folder" \
+		"or /a/folder" >&2; exit 1 ;; \
+	*://*:*@*) echo "make remote: the URL holds a password, and Git tracks .dvc/config;" \
+		"leave it out, then run dvc remote modify --local storage password ..." >&2; exit 1 ;; \
 	esac
 	@dvc remote add --force --default storage "$$URL"
 	dvc remote modify storage verify true
@@ -118,7 +125,8 @@ starter: setup
 # Pins what an extra adds to the packages of other locks: extra, those locks, its own lock.
 define pin
 .venv/bin/pip install --quiet $(addprefix --constraint ,$(2)) --editable .[$(1)]
-.venv/bin/pip freeze --exclude-editable | sed 's/+cpu$$//' | grep -vxF $(addprefix --file=,$(2)) > $(3)
+.venv/bin/pip freeze --exclude-editable | sed 's/+cpu$$//' \
+	| grep -vxF $(addprefix --file=,$(2)) > $(3)
 endef
 
 # Resolves the newest versions that pyproject.toml admits and pins every one of them.
@@ -126,6 +134,7 @@ lock:
 	rm -rf .venv
 	$(PYTHON) -m venv .venv
 	.venv/bin/pip install --quiet setuptools --editable .
-	.venv/bin/pip freeze --all --exclude-editable | grep -v '^pip==' | sed 's/+cpu$$//' > requirements.lock
+	.venv/bin/pip freeze --all --exclude-editable | grep -v '^pip==' | sed 's/+cpu$$//' \
+		> requirements.lock
 	$(call pin,dev,requirements.lock,tests/requirements.lock)
 	$(call pin,site,requirements.lock tests/requirements.lock,stages/site/requirements.lock)

@@ -252,6 +252,19 @@ def micro(
 
 
 @pytest.fixture(scope="session")
+def starter_project(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """Return a clone of this project's last commit after `make quick`; tests only read it."""
+    folder = _shared(tmp_path_factory, worker_id) / "starter"
+    made = folder.with_suffix(".made")
+    with FileLock(folder.with_suffix(".lock")):
+        if not made.exists():
+            run_in(ROOT, "git", "clone", "--quiet", str(ROOT), str(folder))
+            run_in(folder, "python", "-m", "stages.lib.console.starter", "fetch")
+            made.touch()
+    return folder
+
+
+@pytest.fixture(scope="session")
 def everything(micro: Path, tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> list[str]:
     """Return the stages that `dvc repro --force --all-pipelines` would run, see `planned`."""
     kept = _shared(tmp_path_factory, worker_id) / "planned.json"

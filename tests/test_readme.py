@@ -1,4 +1,7 @@
-"""Every command and query of the READMEs works, and prints what the READMEs show."""
+"""Every command and query of the READMEs works.
+
+test_starter.py compares what the queries print with what the READMEs show.
+"""
 
 import os
 import re

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -54,12 +55,53 @@ def test_python_is_short_of_dense_expressions_and_of_empty_names(folder: str):
         assert 1000 * counts[kind] / lines <= most, kind
 
 
-@pytest.mark.parametrize("pattern", ["**/*.py", "**/*.sql", "**/*.yaml"])
+def long_lines(pattern: str, is_broken: Callable[[str], bool]) -> list[str]:
+    """Return the lines of files of a pattern that are longer than COLUMNS, and can be broken."""
+    files = sorted(ROOT.glob(pattern))
+    assert files
+    long = []
+    for file in files:
+        text = file.read_text(encoding="utf-8")
+        if file.suffix == ".md":
+            text = without_code(text)
+        for number, line in enumerate(text.splitlines(), 1):
+            if len(line) > COLUMNS and is_broken(line):
+                long.append(f"{file.relative_to(ROOT)}:{number}")
+    return long
+
+
+def without_code(page: str) -> str:
+    """Return a page with empty lines in place of its blocks of code, and of what they print."""
+    return re.sub(
+        r"^( *)(```+).*?^\1\2$",
+        lambda block: "\n" * block[0].count("\n"),
+        page,
+        flags=re.DOTALL | re.MULTILINE,
+    )
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("Makefile", ".ci/*", ".gitignore", "*.toml", "*.yaml"),
+        *("stages/**/*.py", "stages/**/*.sql", "stages/**/*.yaml", "stages/**/*.yml"),
+        *("stages/**/*.js", "stages/**/*.css", "stages/**/*.j2"),
+        *("tests/**/*.py", "docs/**/*.sql", "examples/**/*.yaml"),
+    ],
+)
 def test_no_line_is_long(pattern: str):
     """Ruff looks at Python only. An address, or a type of a column, cannot be broken."""
-    files = [file for folder in MOST for file in sorted((ROOT / folder).glob(pattern))]
-    assert files
-    for file in files:
-        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-            link = re.search(r"https?://\S+$|^-- \w+ +STRUCT", line)
-            assert len(line) <= COLUMNS or link, f"{file.relative_to(ROOT)}:{number}"
+    unbreakable = re.compile(r"https?://\S+$|^-- \w+ +STRUCT")
+    assert long_lines(pattern, lambda line: not unbreakable.search(line)) == []
+
+
+@pytest.mark.parametrize("pattern", ["*.md", "docs/**/*.md", "stages/**/*.md", "examples/**/*.md"])
+def test_no_line_of_prose_is_long(pattern: str):
+    """A row of a table, and a line that is one link or picture, cannot be broken."""
+    unbreakable = re.compile(r" *\||\W*\[[^]]*\]\([^)]*\)\W*$")
+    assert long_lines(pattern, lambda line: not unbreakable.match(line)) == []
+
+
+def test_code_of_a_page_is_no_prose():
+    page = "a\n```sh\nb\n```\nc\n  ```\n  d\n  ```\n"
+    assert without_code(page).split("\n") == ["a", "", "", "", "c", "", "", "", ""]

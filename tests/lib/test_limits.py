@@ -1,6 +1,7 @@
 """Users' queries are bounded, remove spilled rows, and name missing tables (real processes)."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +12,8 @@ import polars as pl
 import psutil
 import pytest
 
-from stages.lib.sql import limits
+from stages.lib import dictionary
+from stages.lib.sql import limits, missing
 from stages.lib.sql.database import Database, QueryError, connect
 from tests.conftest import bag_in, run_in
 from tests.micro import ROOT
@@ -209,8 +211,6 @@ MISSING = [  # query, and words of its message
     ("from lables", ['Did you mean "labels"?']),
     ("from accuracies", ['Did you mean "accuracy"? The stage accuracy']),
     ("from nulls", ['Did you mean "permutation_tests"?', "heuristics/dvc.yaml:permutation_tests@"]),
-    ("select membership from labels", ["The column membership is now criterion."]),
-    ("select labels.place from labels", ["The column place is now rank."]),
     ("from nowhere_at_all", ["nowhere_at_all does not exist! `bag tables` lists"]),
 ]  # fmt: skip
 
@@ -228,6 +228,40 @@ def test_a_missing_table_is_said_with_the_way_to_it_in_console_and_notebook(
     for word in words:
         assert word in printed
     assert "duckdb_" not in printed
+
+
+@pytest.mark.parametrize(
+    ("query", "ending"),
+    [
+        ("select place from labels", "The column place of labels is now rank."),
+        ("from labels select labels.PLACE", "The column place of labels is now rank."),
+        (
+            "select l.corrected from labels as l join heuristics using (operator)",
+            "The column corrected of labels is now chance_corrected.",
+        ),
+        ("with w as (from labels) select w.place from w", "place of labels is now rank."),
+        # columns that these tables never had
+        ("select share from labels", ""),
+        ("select membership from labels where operator = 'faults'", ""),
+        ("select h.place from labels join heuristics as h using (operator)", ""),
+    ],
+)
+def test_an_old_name_of_a_column_is_explained_for_tables_that_had_it(
+    project: Path, query: str, ending: str
+):
+    printed = bag_in(project, query).stderr
+    assert re.search(r'[Cc]olumn (named )?"\w+"', printed)
+    assert ("is now" in printed) == bool(ending)
+    assert printed.endswith(f"{ending}\n")
+
+
+def test_renamed_columns_are_those_of_the_tables_of_today():
+    documented = dictionary.tables(ROOT / "stages")
+    for before, (now, tables) in missing.RENAMED_COLUMNS.items():
+        assert tables
+        for table in tables:
+            assert now in documented[table].columns, table
+            assert before not in documented[table].columns, table
 
 
 @pytest.mark.parametrize("depth", [100, 400, 5000])

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from stages.lib.console import pipeline
+from tests.micro import ROOT
 
 SHARED = {"cmd": "cp in shared", "deps": ["in"], "outs": ["shared"]}
 EACH = {
@@ -79,6 +80,8 @@ def test_the_plan_is_what_the_targets_need(project: Path, options: list[str], st
 def test_other_commands_are_not_counted(options: list[str]):
     assert pipeline.progress_of(["dvc", "repro", *options], print) is None
     assert pipeline.progress_of(["sh", "-c", "dvc repro"], print) is None
+    # branches.py counts the stages of these
+    assert pipeline.progress_of(["dvc", "--wait-for-lock", "repro", *options], print) is None
 
 
 def test_time_left_is_said_once_every_stage_has_run_before(project: Path):
@@ -93,6 +96,61 @@ def test_time_left_is_said_once_every_stage_has_run_before(project: Path):
     assert (
         sentences_of(slow, "-P")[1] == "stage 2 of 4, about 3 min left"
     )  # twice as slow as before
+
+
+def test_commands_side_by_side_have_one_count_and_end_with_the_longest(project: Path):
+    """Two of them run a stage each at the same time, then another one runs the last stage."""
+    record = {"shared": 10, EACH_A: 20, EACH_B: 60, "last": 5}
+    pipeline.RECORD.write_text(json.dumps(record))
+    sentences: list[str] = []
+    rounds = [[[]], [[EACH_A], [EACH_B]], [[]]]
+    progress = pipeline.Progress(sentences.append, [], True, rounds, workers=2)
+    lines = [
+        (0, 0, runs("shared")),
+        (10, 1, runs(EACH_B)),
+        (12, 0, runs(EACH_A)),
+        (40, 0, runs("last")),
+    ]
+    for time, command, line in lines:
+        progress.clock = lambda time=time: time
+        progress.read(line, command)
+    progress.end(True, 0)
+    progress.end(False, 1)
+    left = ["75 s", "65 s", "63 s", "35 s"]  # of the longer command, and of the last stage
+    expected = [f"stage {number} of 4, about {time} left" for number, time in enumerate(left, 1)]
+    assert sentences == expected
+    ran = {"shared": 12, EACH_A: 28, "last": 0}
+    assert json.loads(pipeline.RECORD.read_text()) == record | ran
+
+
+def test_a_first_run_has_typical_seconds_at_its_own_pace(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(pipeline, "TYPICAL", project / "typical.yaml")
+    pipeline.TYPICAL.write_text("shared: 40\nstages/each/dvc.yaml:each: 20\nlast: 4\n")
+    slow = [(0, runs("shared")), (80, runs(EACH_A)), (130, runs(EACH_B))]
+    # it takes twice as long as elsewhere; then 130 instead of 60 seconds
+    assert sentences_of(slow, "-P") == [
+        "stage 1 of 4",
+        "stage 2 of 4, about 88 s left",
+        "stage 3 of 4, about 52 s left",
+    ]
+    # what ran here tells the pace, too
+    assert sentences_of(slow[:1], "-P") == ["stage 1 of 4, about 2 min left"]
+    pipeline.TYPICAL.write_text("shared: 40\n")
+    pipeline.RECORD.unlink()
+    assert sentences_of(slow, "-P") == [f"stage {number} of 4" for number in (1, 2, 3)]
+
+
+def test_typical_seconds_are_of_stages_of_this_pipeline(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)
+    typical = yaml.safe_load(pipeline.TYPICAL.read_text())
+    every, _ = pipeline.plan([], True)
+    assert typical.keys() <= {stage.partition("@")[0] for stage in every}
+    stages, _ = pipeline.plan([], False)  # of `make`
+    known = [stage for stage in stages if stage.partition("@")[0] in typical]
+    assert len(known) / len(stages) > 0.9
+    assert min(typical.values()) > 0
 
 
 def test_skipped_stages_count_and_take_no_time(project: Path):

@@ -1,4 +1,4 @@
-"""Run branches of the pipeline side by side: python -m stages.lib.console.branches default|study
+"""Run the pipeline, side by side where it branches: python -m stages.lib.console.branches default
 
 DVC runs one stage at a time, and after each it updates a lock, a second of work for one core. Two
 `dvc repro` may run at the same time if they have no stage in common (documentation of `dvc repro`,
@@ -6,10 +6,13 @@ DVC runs one stage at a time, and after each it updates a lock, a second of work
 workers. A branch names only its own stages, because DVC also locks the outputs of stages that it
 merely checks. The outputs have the same bytes.
 
-default: chapters of the default model, and the synthetic model, beside each other.
-study: the other models under study, and the checkpoints, beside each other.
+default: chapters of the default model, and the synthetic model, beside each other; then `dvc
+repro`.
+study: the same, and the other models under study, and the checkpoints, beside each other; then
+`dvc repro --all-pipelines`.
 
-Branches whose outputs all exist are left to the `dvc repro` that follows, which runs what changed.
+Branches whose outputs all exist are left to the last `dvc repro`, which runs what changed. All
+these commands have one count of stages, and record the stages' seconds: see pipeline.py.
 """
 
 import os
@@ -18,9 +21,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
+from threading import Lock
 
-from stages.lib.console.pipeline import VISITED, Stage, in_order, plan
+from stages.lib.console.pipeline import Progress, Stage, in_order, plan
 from stages.lib.core import environment
 from stages.lib.core.settings import read
 
@@ -60,14 +65,38 @@ class Branch:
 
 
 def main(name: str) -> None:
-    """Run the phases of that name. Exits with status 1 if a branch fails."""
-    if environment.workers() == 1:
-        return  # one branch at a time takes no less time than all stages in a row
-    for phase in PHASES[name](read()):
+    """Run the pipeline for the default model, or all of it. See run_all."""
+    run_all(PHASES[name](read()), LAST[name])
+
+
+def run_all(phases: list[Phase], last: Targets) -> None:
+    """Run phases, then the last `dvc repro`. Exits with status 1 if a command fails."""
+    rounds = [[Branch(last)]]
+    workers = environment.workers()
+    if workers > 1:  # else branches take no less time than all stages in a row
+        rounds = [*rounds_of(phases), *rounds]
+    stages = [[branch.stages for branch in branches] for branches in rounds]
+    progress = Progress(say, [], "--all-pipelines" in last, stages, workers)
+    for branches in rounds:
+        run(branches, progress)
+
+
+def rounds_of(phases: list[Phase]) -> list[list[Branch]]:
+    """Return what runs before the last command, round after round.
+
+    A phase with less than two branches that lack outputs is left to the last command.
+    """
+    rounds = []
+    for phase in phases:
         waiting = [branch for branch in separate(phase) if branch.lacks_outputs()]
         if len(waiting) > 1:
-            run([Branch(phase.before)])
-            run(waiting)
+            rounds += [[Branch(phase.before)], waiting]
+    return rounds
+
+
+def say(text: str) -> None:
+    """Print a line about the progress."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def _default(settings: dict) -> list[Phase]:
@@ -123,10 +152,11 @@ def _study(settings: dict) -> list[Phase]:
         branches.append([_target("mediation", "mediation_by_pair", name)])
     last = sorted({entry["last"] for entry in settings["trajectory"].values()})
     shared = [_target("trajectory", "trajectory_interventions", name) for name in last]
-    return [Phase(["dvc.yaml", *shared], branches)]
+    return [*_default(settings), Phase(["dvc.yaml", *shared], branches)]
 
 
 PHASES: dict[str, Callable[[dict], list[Phase]]] = {"default": _default, "study": _study}
+LAST: dict[str, Targets] = {"default": [], "study": ["--all-pipelines"]}
 
 
 def _target(chapter: str, stage: str, model: str = "") -> str:
@@ -151,52 +181,49 @@ def separate(phase: Phase) -> list[Branch]:
     return branches
 
 
-def run(branches: list[Branch]) -> None:
+def run(branches: list[Branch], progress: Progress) -> None:
     """Run branches, as many at a time as there are workers, which they share.
 
     Exits with status 1 if one fails, after the others have ended. Ctrl-C ends them all.
     """
     workers = environment.workers()
     at_once = min(workers, len(branches))
-    threads = str(workers // at_once)
-    # more threads than cores wait for each other: some stages then take ten times as long
-    share = {**os.environ, environment.WORKERS: threads, "OMP_NUM_THREADS": threads}
+    # in groups of their own, Ctrl-C reaches none of them before this process
+    options: dict = {"stdout": subprocess.PIPE, "process_group": 0}
+    if len(branches) > 1:
+        threads = str(workers // at_once)
+        # more threads than cores wait for each other: some stages then take ten times as long
+        share = {environment.WORKERS: threads, "OMP_NUM_THREADS": threads}
+        options |= {"env": os.environ | share, "stderr": subprocess.STDOUT}
     started: list[subprocess.Popen] = []
+    lock = Lock()  # whole lines, so that branches do not mix theirs
 
-    def reproduce(branch: Branch) -> int:
-        command = [*WARM, *branch.arguments]
-        if at_once == 1:
-            process = subprocess.Popen(command, env=share)
-            started.append(process)
-            return process.wait()
-        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        process = subprocess.Popen(command, env=share, **streams)  # type: ignore[call-overload]
+    def reproduce(number: int) -> int:
+        process = subprocess.Popen([*WARM, *branches[number].arguments], **options)
         started.append(process)
-        number, title = 0, branch.targets[-1].rpartition(":")[2]
-        for line in process.stdout:  # whole lines, so that branches do not mix theirs
-            visited = VISITED.match(line.decode("utf-8", "replace"))
-            if line.strip():
-                os.write(1, line)
-            if visited:
-                number += 1
-                if visited["running"] != "S":
-                    text = f"stage {number} of {len(branch.stages)}, up to {title}\n"
-                    os.write(2, text.encode())
-        return process.wait()
+        for line in process.stdout:
+            with lock, suppress(Exception):  # a run does not depend on the report of its progress
+                if line.strip():
+                    os.write(1, line)
+                progress.read(line.decode("utf-8", "replace"), number)
+        status = process.wait()
+        with lock, suppress(Exception):
+            progress.end(status == 0, number)
+        return status
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     pool = ThreadPoolExecutor(at_once)
     try:
-        failed = any(list(pool.map(reproduce, branches)))
+        failed = any(list(pool.map(reproduce, range(len(branches)))))
     except KeyboardInterrupt:
         pool.shutdown(wait=False, cancel_futures=True)
         for process in started:
-            if not os.isatty(0):  # in a terminal, Ctrl-C reaches all of them
-                process.send_signal(signal.SIGINT)
+            with suppress(ProcessLookupError):  # it has ended
+                os.killpg(process.pid, signal.SIGTERM)  # while a stage runs, DVC ignores SIGINT
         sys.exit(128 + signal.SIGINT)
     if failed:
-        sys.exit("make: a branch of the pipeline has failed; its message is above")
+        sys.exit("make: `dvc repro` has failed; its message is above")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,17 @@
-"""Say how far `dvc repro` is: "stage 40 of 110, about 6 min left". stages.warm does so.
+"""Say how far `dvc repro` is: "stage 40 of 110, about 6 min left".
 
-DVC prints a line for each stage that it runs or skips, in the order of its graph; these lines count
-the stages. How many there will be follows from the graph in dvc.yaml. The time left is known if
-every later stage that will run has run before: its seconds are in RECORD.
+stages.warm does so for one command, and branches.py for commands that run side by side.
+
+DVC prints a line for each stage that it runs or skips; these lines count the stages. How many there
+will be follows from the graph in dvc.yaml. The time left follows from the seconds of earlier runs,
+which are in RECORD, and otherwise from TYPICAL, which Git has, with the pace of this run.
 """
 
 import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -17,11 +19,12 @@ from typing import Any
 import yaml
 
 RECORD = Path(".dvc/tmp/stage_seconds.json")
+TYPICAL = Path(__file__).with_name("stage_seconds.yaml")  # of each stage, whatever its model
 VISITED = re.compile(
     r"(?P<running>Running s|S)tage '(?P<stage>[^']+)'(?::| didn't change| is cached)"
 )
 NAME = re.compile(r"\$\{([\w.]+)\}")  # of a value in dvc.yaml
-MEASURED = 30.0  # seconds of stages from which their pace, compared with the record, counts
+MEASURED = 30.0  # seconds that stages took before, from which on their pace counts
 
 
 @dataclass(frozen=True)
@@ -32,11 +35,23 @@ class Stage:
     writes: tuple[str, ...]
 
 
-class Progress:
-    """The progress of a `dvc repro`, told by the lines that it prints.
+@dataclass(frozen=True)
+class Running:
+    """A stage that runs. started: when, in seconds of the clock."""
 
-    say: called with a sentence when a stage starts; targets: of the command, none for the stages of
-    the root; every: whether it runs all pipelines.
+    stage: str
+    started: float
+
+
+class Progress:
+    """The progress of `dvc repro`, told by the lines that it prints.
+
+    It may be the progress of several commands, each with a number, which are told one line at a
+    time. They run stages of the same plan.
+
+    say: called with a sentence when a stage starts; targets: of the command that visits all stages,
+    none for the stages of the root; every: whether it runs all pipelines; rounds: one after
+    another, the stages of commands that run side by side; workers: how many commands run at once.
     """
 
     def __init__(
@@ -44,42 +59,47 @@ class Progress:
         say: Callable[[str], None],
         targets: list[str],
         every: bool,
+        rounds: Collection[Collection[Collection[str]]] = (),
+        workers: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ):
         self.say, self.targets, self.every, self.clock = say, targets, every, clock
+        self.rounds, self.workers = rounds, workers
         self.visited: set[str] = set()
         self.ran: dict[str, float] = {}  # stage -> its seconds
-        self.running, self.started = "", 0.0
-        self.stages: dict[str, Stage] = {}  # which the command visits; known once one has run
+        self.running: dict[int, Running] = {}  # number of a command -> its stage
+        self.stages: dict[str, Stage] = {}  # which will be visited; known once one has run
         self.parents: dict[str, set[str]] = {}  # of each of these stages
         self.order: list[str] = []  # these stages, each after its parents
         self.absent: set[str] = set()  # of these stages, those that lack an output
         self.record: dict[str, float] = {}  # stage -> its seconds in an earlier run
+        self.typical: dict[str, float] = {}  # stage -> its seconds elsewhere, if they are known
 
-    def read(self, line: str) -> None:
-        """Read a line that DVC has printed."""
+    def read(self, line: str, command: int = 0) -> None:
+        """Read a line that a command has printed."""
         visited = VISITED.match(line)
         if not visited:
             return
-        self._end_stage()
+        self._end_stage(command)
         self.visited.add(visited["stage"])
         if visited["running"] != "S":
-            self._start_stage(visited["stage"])
+            self._start_stage(visited["stage"], command)
 
-    def end(self, is_done: bool) -> None:
-        """Record the stages' seconds, that of the last one only if the command succeeded."""
+    def end(self, is_done: bool, command: int = 0) -> None:
+        """Record the stages' seconds, that of a command's last one only if it succeeded."""
         if is_done:
-            self._end_stage()
+            self._end_stage(command)
+        self.running.pop(command, None)
         if self.ran:
             RECORD.write_text(json.dumps(_record() | self.ran, indent=1), encoding="utf-8")
 
-    def _start_stage(self, stage: str) -> None:
+    def _start_stage(self, stage: str, command: int) -> None:
         if not self.stages:  # a run that skips every stage needs no graph
             self.stages, self.parents = plan(self.targets, self.every)
             self.order = in_order(self.stages, self.parents)
             self.absent = set(filter(self._is_absent, self.stages))
-            self.record = _record()
-        self.running, self.started = stage, self.clock()
+            self.record, self.typical = _record(), _typical(self.stages)
+        self.running[command] = Running(stage, self.clock())
         number, total = len(self.visited), len(self.stages)
         if stage not in self.stages or number > total:
             return  # not the graph of this command
@@ -90,36 +110,59 @@ class Progress:
     def _is_absent(self, stage: str) -> bool:
         return not all(map(os.path.exists, self.stages[stage].writes))
 
-    def _end_stage(self) -> None:
-        if self.running:
-            self.ran[self.running] = round(self.clock() - self.started, 1)
-        self.running = ""
+    def _end_stage(self, command: int) -> None:
+        if command in self.running:
+            running = self.running.pop(command)
+            self.ran[running.stage] = round(self.clock() - running.started, 1)
 
     def _left(self) -> float | None:
-        """Return the seconds left, None if a stage that will run has never run before.
+        """Return the seconds left, None if nothing tells how long some stage takes."""
+        expected, waiting = self._expected(), self._waiting()
+        if not expected.keys() >= {*waiting}:
+            return None
+        seconds = {stage: expected[stage] for stage in waiting}
+        for running in self.running.values():
+            over = self.clock() - running.started
+            seconds[running.stage] = max(0.0, seconds[running.stage] - over)
+        left = 0.0
+        for commands in self.rounds:
+            sums = []  # of each command
+            for stages in commands:
+                sums.append(sum(seconds.pop(stage, 0.0) for stage in stages))
+            left += max(*sums, sum(sums) / self.workers)
+        return left + sum(seconds.values())
+
+    def _waiting(self) -> list[str]:
+        """Return the stages that run, or will run, in order.
 
         A stage will run if a stage before it does, or if an output is missing. Others are taken to
         be skipped.
         """
-        will_run = {self.running, *self.ran}
-        over = self.visited - {self.running}
+        running = {command.stage for command in self.running.values()}
+        will_run = {*running, *self.ran}
+        over = self.visited - running
         waiting = []
         for stage in self.order:
             if stage in over:
                 continue
-            is_changed = stage == self.running or not will_run.isdisjoint(self.parents[stage])
+            is_changed = stage in running or not will_run.isdisjoint(self.parents[stage])
             if is_changed or stage in self.absent:
                 will_run.add(stage)
                 waiting.append(stage)
-        if not self.record.keys() >= {*waiting}:
-            return None
-        return self._pace() * sum(self.record[stage] for stage in waiting)
+        return waiting
 
-    def _pace(self) -> float:
-        """Return how much longer stages take than in the record, 1 if few have run."""
-        known = self.record.keys() & self.ran.keys()
-        before = sum(self.record[stage] for stage in known)
-        return sum(self.ran[stage] for stage in known) / before if before > MEASURED else 1.0
+    def _expected(self) -> dict[str, float]:
+        """Return the seconds that stages are expected to take, those of which it is known.
+
+        Stages that have never run here count once the pace of this machine and model is known.
+        """
+        pace = _pace(self.ran, self.record) or 1.0
+        expected = {stage: pace * seconds for stage, seconds in self.record.items()}
+        first_pace = _pace(self.ran, self.typical) or _pace(self.record, self.typical)
+        if first_pace:
+            first = {stage: first_pace * seconds for stage, seconds in self.typical.items()}
+            expected = first | expected
+        return expected
 
 
 def progress_of(command: list[str], say: Callable[[str], None]) -> Progress | None:
@@ -130,6 +173,20 @@ def progress_of(command: list[str], say: Callable[[str], None]) -> Progress | No
     if not {*options} <= {"--all-pipelines", "-P"}:
         return None
     return Progress(say, [word for word in command[2:] if word not in options], bool(options))
+
+
+def _pace(seconds: Mapping[str, float], before: Mapping[str, float]) -> float | None:
+    """Return how much longer stages took than before, None if few took part both times."""
+    both = seconds.keys() & before.keys()
+    took = sum(before[stage] for stage in both)
+    return sum(seconds[stage] for stage in both) / took if took > MEASURED else None
+
+
+def _typical(stages: Iterable[str]) -> dict[str, float]:
+    """Return the seconds of stages that TYPICAL has, whatever their models."""
+    known = _yaml(TYPICAL)
+    names = {stage: stage.partition("@")[0] for stage in stages}
+    return {stage: known[name] for stage, name in names.items() if name in known}
 
 
 def _record() -> dict[str, float]:

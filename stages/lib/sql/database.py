@@ -21,7 +21,7 @@ from stages.lib.core.vocabulary import CHAPTERS, OPERATORS
 from stages.lib.sql.files import MEASURES, dataset, files_of, parquet, parts
 from stages.lib.sql.lazy.table import SUMS, LayerSums, LayerTable
 from stages.lib.sql.limits import limits
-from stages.lib.sql.missing import explained
+from stages.lib.sql.missing import explained, renamed
 
 DatabaseError = duckdb.Error
 EXPLAIN = re.compile(r"^\s*explain\b\s*(analyze\b|\([^)]*\))?", re.IGNORECASE)
@@ -202,7 +202,7 @@ class Database:
         except duckdb.CatalogException:  # it proposes a name only of tables that it knows
             relation = self._sql_of_all(query, parameters)
         except duckdb.BinderException as error:
-            message = explained(str(error), [], "")
+            message = renamed(str(error), self._aliases(query))
             if message == str(error):
                 raise
             raise QueryError(message) from None
@@ -282,6 +282,17 @@ class Database:
             return tables_and_names(query, parameters)
         except (SqlglotError, RecursionError):
             return set(), {}
+
+    def _aliases(self, query: str) -> dict[str, str]:
+        """Return the tables that a query reads, by alias; none if sqlglot cannot parse it."""
+        from sqlglot.errors import SqlglotError  # only here: it is slow to import
+
+        from stages.lib.sql.literals import aliases
+
+        try:
+            return aliases(query)
+        except (SqlglotError, RecursionError):
+            return {}
 
     def _subject(self, query: str, parameters: Mapping[str, Any]) -> str:
         """Return the subject that a query names, else the first subject that has tables here."""

@@ -9,6 +9,16 @@ from sqlglot import exp
 COLUMNS = ("subject", "operator")
 
 
+def aliases(query: str) -> dict[str, str]:
+    """Return the tables that a query reads: alias -> table; a table without one is its own alias.
+
+    The query must be one that sqlglot parses: SqlglotError or RecursionError otherwise.
+    """
+    tree = sqlglot.parse_one(query, dialect="duckdb")
+    tables = tree.find_all(exp.Table)
+    return {table.alias_or_name.lower(): table.name.lower() for table in tables}
+
+
 def tables_and_names(
     query: str,
     parameters: Mapping[str, object],

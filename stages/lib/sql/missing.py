@@ -1,4 +1,4 @@
-"""Name the stage that makes a table that is missing, and the commands that bring it."""
+"""Name the stage that makes a table that is missing, and the new names of tables and columns."""
 
 import re
 from difflib import get_close_matches
@@ -13,16 +13,51 @@ from stages.lib.core.vocabulary import CHAPTERS
 
 STAGES = Path(__file__).parents[2]
 RENAMED_TABLES = {"nulls": "permutation_tests"}
-RENAMED_COLUMNS = {
-    "membership": "criterion",
-    "foremost": "nonredundant",
-    "corrected": "chance_corrected",
-    "null_corrected": "null_mean",
-    "null_deviation": "null_std",
-    "place": "rank",
-    "share": "chance_score",
+# a column's name before -> its name now, and the tables in which it was renamed
+RENAMED_COLUMNS: dict[str, tuple[str, set[str]]] = {
+    "membership": (
+        "criterion",
+        {
+            "bag_alone",
+            "bag_interventions",
+            "failure_controls",
+            "failure_tests",
+            "failures",
+            "fault_knockouts",
+            "faults",
+            "heuristic_neurons",
+            "knockout_interventions",
+            "knockout_tests",
+            "knockouts_by_heuristic",
+            "knockouts_by_neuron",
+            "knockouts_by_prompt",
+            "prompt_knockout_interventions",
+        },
+    ),
+    "foremost": ("nonredundant", {"matches"}),
+    "corrected": (
+        "chance_corrected",
+        {
+            "heuristic_neurons",
+            "labels",
+            "matches",
+            "permutation_tests",
+            "scores",
+            "trajectory_neurons",
+        },
+    ),
+    "null_corrected": ("null_mean", {"matches", "permutation_tests"}),
+    "null_deviation": (
+        "null_std",
+        {"classified_share", "knockouts_by_neuron", "permutation_tests"},
+    ),
+    "place": ("rank", {"labels", "spectra"}),
+    "share": ("chance_score", {"matches", "scores"}),
 }
-UNKNOWN_COLUMN = re.compile(r'[Cc]olumn (?:named )?"(\w+)"')
+# the engine's messages, some of which name the column's table, or its alias in the query
+UNKNOWN_COLUMN = re.compile(
+    r'(?:Table "(?P<table>\w+)" does not have a )?[Cc]olumn (?:named )?"(?P<column>\w+)"'
+)
 BEFORE, AFTER = "Table with name ", " does not exist!"  # around the name in the engine's message
 # file and name of a stage, and the section of models that it runs for, empty for no model
 Maker = tuple[str, str, str]
@@ -51,13 +86,10 @@ def ways_to(table: str, subject: str) -> str:
 
 
 def explained(message: str, tables: list[str], subject: str) -> str:
-    """Return the engine's message about an unknown table or column with what helps the user.
+    """Return the engine's message about an unknown table with what helps the user.
 
     tables: those that exist here. Messages about anything else are returned as they are.
     """
-    column = UNKNOWN_COLUMN.search(message)
-    if column and column[1] in RENAMED_COLUMNS:
-        return f"{message}\nThe column {column[1]} is now {RENAMED_COLUMNS[column[1]]}."
     start, before, rest = message.partition(BEFORE)
     name, after, _ = rest.partition(AFTER)
     name = name.strip('"')
@@ -74,6 +106,24 @@ def explained(message: str, tables: list[str], subject: str) -> str:
     if similar[0] in tables:
         return question
     return f"{question} {ways_to(similar[0], subject)}"
+
+
+def renamed(message: str, aliases: dict[str, str]) -> str:
+    """Return the engine's message about an unknown column with the column's new name.
+
+    aliases: alias -> table, of the tables that the query reads. The message is returned as it is
+    if none of them had the column.
+    """
+    unknown = UNKNOWN_COLUMN.search(message)
+    if not unknown or unknown["column"].lower() not in RENAMED_COLUMNS:
+        return message
+    before = unknown["column"].lower()
+    now, tables = RENAMED_COLUMNS[before]
+    named = aliases.get((unknown["table"] or "").lower(), "")
+    # the name of a WITH clause is no table: its column may come from any that the query reads
+    read = {named} if is_known(named) else {*aliases.values()}
+    had = " and ".join(sorted(tables & read))
+    return f"{message}\nThe column {before} of {had} is now {now}." if had else message
 
 
 @cache

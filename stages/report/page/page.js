@@ -96,5 +96,6 @@ follow();
 if ("DecompressionStream" in globalThis && Map.groupBy) await show();
 else {
   const problem = "This browser cannot show the data of this page";
-  document.getElementById("about").textContent = `${problem}; use a browser of April 2024 or later.`;
+  const about = document.getElementById("about");
+  about.textContent = `${problem}; use a browser of April 2024 or later.`;
 }

@@ -1,0 +1,144 @@
+"""The tables of examples/qwen/README.md have the numbers of the CSV files beside it."""
+
+import csv
+from functools import cache
+from statistics import fmean
+
+import pytest
+
+from tests import shown
+from tests.micro import ROOT
+
+EXAMPLE = ROOT / "examples/qwen"
+PAGE = (EXAMPLE / "README.md").read_text(encoding="utf-8")
+OPERATORS = {"+": "add", "−": "subtract", "×": "multiply", "÷": "divide"}
+
+
+@cache
+def table(name: str) -> list[dict[str, str]]:
+    with (EXAMPLE / f"tables/{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def row(name: str, **keys: str) -> dict[str, str]:
+    """Return the one row of a table that has these values."""
+    [only] = [row for row in table(name) if row.items() >= keys.items()]
+    return only
+
+
+def check(cell: str, values: list[float]) -> None:
+    """Check that a cell shows these values, in order, and no others."""
+    numbers = shown.numbers(cell)
+    assert len(numbers) == len(values), (cell, values)
+    for number, value in zip(numbers, values, strict=True):
+        assert shown.is_rounded(number, value), (cell, values)
+
+
+def test_accuracy_is_that_of_the_table():
+    rows = shown.rows(PAGE, "operator | accuracy |")
+    assert [sign for sign, *_ in rows] == list(OPERATORS)
+    for sign, accuracy, majority, cells in rows:
+        measured = row("accuracy", operator=OPERATORS[sign])
+        check(accuracy, [float(measured["accuracy"])])
+        check(majority, [float(measured["majority_accuracy"])])
+        check(cells, [int(measured["cells"])])
+
+
+def test_probes_and_effects_are_those_of_the_tables():
+    majority, *layers = shown.rows(PAGE, "layer | probe")
+    assert len(layers) >= 10
+    for cell, operator in zip(majority[1:5], OPERATORS.values(), strict=True):
+        measured = row("probes", operator=operator, layer="0", position="last")
+        check(cell, [float(measured["majority_accuracy"])])
+    for layer, *cells in layers:
+        for cell, operator in zip(cells[:4], OPERATORS.values(), strict=True):
+            measured = row("probes", operator=operator, layer=layer, position="last")
+            check(cell, [float(measured["accuracy"])])
+        for cell, operator in zip(cells[4:], OPERATORS.values(), strict=True):
+            measured = row("mlp_effects_at_last", operator=operator, layer=layer)
+            check(cell, [float(measured["logit_effect"])])
+
+
+def test_circuits_of_heads_are_those_of_the_table():
+    rows = shown.rows(PAGE, "operator | heads")
+    assert [sign for sign, *_ in rows] == list(OPERATORS)
+    for sign, heads, faithfulness in rows:
+        measured = row("smallest_circuits", operator=OPERATORS[sign], target="0.9")
+        check(heads, [int(measured["heads"])])
+        check(faithfulness, [float(measured["random_faithfulness"])])
+
+
+def test_late_labelled_neurons_are_those_of_the_table():
+    """The tables here do not have the labelled neurons of all layers."""
+    rows = shown.rows(PAGE, "operator | labelled")
+    assert [sign for sign, *_ in rows] == list(OPERATORS)
+    for sign, _, late, _ in rows:
+        check(late, [int(kept(sign, "label", "heuristic")["neurons"])])
+
+
+@pytest.mark.parametrize("criterion", ["chance_corrected", "fdr"])
+def test_neurons_that_a_score_accepts_are_those_of_the_table(criterion: str):
+    """The item has their share of late neurons, and for scores that with relabelled operands."""
+    [late] = table("late_layers")
+    layers = range(int(late["first_layer"]), int(late["layers"]))
+    for operator in OPERATORS.values():
+        keys = {"operator": operator, "criterion": criterion, "threshold": "0.6"}
+        rows = [row("classified_share", layer=f"{layer}", **keys) for layer in layers]
+        values = [fmean(float(cells["share"]) for cells in rows)]
+        if criterion == "chance_corrected":
+            values.append(fmean(float(cells["null_share"]) for cells in rows))
+        assert shown.lacking(shown.item(PAGE, "criterion"), values) == []
+
+
+def kept(sign: str, criterion: str, name: str) -> dict[str, str]:
+    """Return the row about a part of the late neurons, all others of which take their mean."""
+    operator = OPERATORS[sign]
+    return row("bag_alone", operator=operator, criterion=criterion, kept=name, ablation="mean")
+
+
+def test_the_bag_alone_is_that_of_the_table():
+    rows = shown.rows(PAGE, "kept |")
+    parts = ["heuristic", "random", "rest", "random_rest"]
+    for column, sign in enumerate(OPERATORS, 1):
+        majority, nothing, *others = (cells[column] for cells in rows)
+        measured = kept(sign, "", "nothing")
+        check(majority, [float(measured["majority_accuracy"])])
+        check(nothing, [float(measured["accuracy"])])
+        for cell, part in zip(others, parts, strict=True):
+            measured = kept(sign, "label", part)
+            interval = ["ci_low", "ci_high"] if "(" in cell else []
+            check(cell, [float(measured[name]) for name in ("accuracy", *interval)])
+
+
+STEERED = [  # place, arm and neurons of each row; None is not in the table
+    ("carry", "separating", "50"),
+    ("carry", "labelled", "50"),
+    ("carry", "random", "50"),
+    ("asked", "separating", "50"),
+    None,
+    ("asked", "all", "38912"),
+]
+
+
+@pytest.mark.parametrize(("column", "operator"), [(1, "add"), (2, "subtract")])
+def test_steering_is_that_of_the_table(column: int, operator: str):
+    cells = [row[column] for row in shown.rows(PAGE, "neurons, of")]
+    for cell, steered in zip(cells, STEERED, strict=True):
+        if steered is None:
+            continue
+        place, arm, neurons = steered
+        measured = row(
+            "steering", operator=operator, place=place, arm=arm, target="other", neurons=neurons
+        )
+        interval = ["ci_low", "ci_high"] if "(" in cell else []
+        check(cell, [float(measured[name]) for name in ("follows", *interval)])
+
+
+def test_a_number_is_compared_by_the_digits_that_are_shown():
+    assert shown.numbers("0.63 (0.4 to 0.8), 1,024.") == ["0.63", "0.4", "0.8", "1,024"]
+    assert shown.numbers("−0.5, e2, 1e2, a1, v1.2") == ["−0.5"]
+    assert shown.is_rounded("0.63", 0.6333)
+    assert not shown.is_rounded("0.63", 0.6354)
+    assert shown.is_rounded("1,024", 1024)
+    assert not shown.is_rounded("0", 0.4)
+    assert shown.lacking("24 of 100", [24, 100, 0.24]) == [0.24]
