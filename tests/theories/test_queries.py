@@ -128,6 +128,8 @@ def test_restored_is_a_share_of_what_another_number_loses(given: Tables, patches
         gained, whole = (logits - floor) * small, (top - floor) * small
         lost = whole[small].mean(), correct[small].mean(), small.sum()
         assert (row["lost"], row["accuracy"], row["prompts"]) == pytest.approx(lost)
+        _, counts = np.unique(prompts["answer_token"].to_numpy()[small], return_counts=True)
+        assert row["majority_accuracy"] == pytest.approx(counts.max() / small.sum())
         drawn_gains, drawn_wholes = (weights(given, operator) @ x for x in (gained, whole))
         if np.quantile(drawn_wholes, EDGES[0]) <= 0:  # too few prompts
             assert row["restored"] is None
