@@ -28,7 +28,8 @@ def late_layers(
 ) -> tuple[Any, ...]:
     """Return first_layer, layers and accuracy from accuracies at the last position by operator.
 
-    All other positions have an accuracy of 1. An operator without a probe has no controls.
+    All other positions have an accuracy of 1. An operator without a probe has no controls. The
+    accuracy of the most frequent answer is beside that of the probes.
     """
     rows: list[tuple[Any, ...]] = []
     for operator, values in accuracies.items():
@@ -37,13 +38,15 @@ def late_layers(
             rows.append(("s", operator, layer, "op1", 1.0, *controls))
             rows.append(("s", operator, layer, "last", value, *controls))
     probes = pl.DataFrame(rows, schema=PROBES, orient="row")
-    [(subject, *answer)] = ask(
+    [(subject, *answer, most_frequent)] = ask(
         "late_layers",
         {"probes": probes},
         readable=READABLE,
         least_plateau=0.5,
     ).rows()
     assert subject == "s"
+    is_late = answer[0] is not None
+    assert most_frequent == (pytest.approx(majority) if is_late else None)
     return tuple(answer)
 
 
