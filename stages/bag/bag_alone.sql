@@ -6,12 +6,13 @@
 -- operator           VARCHAR  add, subtract, multiply or divide
 -- criterion          VARCHAR  criterion by which neurons have heuristics, as in heuristic_neurons:
 --                             label, fdr or threshold; null for everything and nothing
--- kept               VARCHAR  late neurons that are kept: heuristic, rest, random or random_rest
---                             (mean over all draws), everything or nothing, as in
---                             bag_interventions
+-- kept               VARCHAR  late neurons that are kept: heuristic, rest, matched, matched_rest,
+--                             random or random_rest (mean over all draws), everything or nothing,
+--                             as in bag_interventions
 -- ablation           VARCHAR  value that all other late neurons take at the last position: mean
 --                             (pooled over operators with equal weight) or zero
--- neurons            INTEGER  number of late neurons that are kept
+-- neurons            INTEGER  number of late neurons that are kept; for matched, fewer than for
+--                             heuristic if more than half of a layer has a heuristic
 -- accuracy           DOUBLE   share of prompts answered correctly, 0 to 1; 1 with everything kept
 -- ci_low             DOUBLE   lower end of the accuracy's bootstrap interval, over seeds and
 --                             prompts, 0 to 1

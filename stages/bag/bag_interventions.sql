@@ -1,5 +1,5 @@
 -- Keep only the heuristic neurons of the late layers at the last position, or only the other
--- neurons. Random neurons are the control of both.
+-- neurons. The controls of both are random neurons, and other neurons that vary as much.
 --
 -- subject       VARCHAR    the model
 -- intervention  INTEGER    number of the intervention, from 0; one row per patch
@@ -15,7 +15,10 @@
 --                          operators with equal weight) or zero
 -- kept          VARCHAR    late neurons that are kept: heuristic (those that have some heuristic),
 --                          rest (all others), random (as many random neurons of each layer as
---                          heuristic), random_rest (all but these random neurons), everything or
+--                          heuristic), random_rest (all but these random neurons), matched (as many
+--                          neurons without a heuristic of each layer, whose activation varies as
+--                          much, as in matched_neurons; fewer if more than half of a layer has a
+--                          heuristic), matched_rest (all but these matched neurons), everything or
 --                          nothing
 -- criterion     VARCHAR    criterion by which neurons have heuristics, as in heuristic_neurons:
 --                          label, fdr or threshold; null for everything and nothing
@@ -29,10 +32,16 @@ with
     ),
     operators as (select distinct operator from pairs),
     bags as (select distinct operator, criterion, layer, neuron from heuristic_neurons where late),
+    partners as (
+        select operator, criterion, layer, matched as neuron
+        from matched_neurons where arm = 'heuristic' and matched is not null
+    ),
     every as (
-        select operator, criterion, layer, neuron, bags.neuron is not null as heuristic
+        select operator, criterion, layer, neuron, bags.neuron is not null as heuristic,
+            partners.neuron is not null as matched
         from (select distinct operator, criterion from bags) cross join late
         left join bags using (operator, criterion, layer, neuron)
+        left join partners using (operator, criterion, layer, neuron)
     ),
     shuffled as (
         select *, row_number() over (
@@ -52,6 +61,10 @@ with
             heuristic as stays
         from every
         union all select 'rest', operator, criterion, null, layer, neuron, not heuristic from every
+        union all
+        select 'matched', operator, criterion, null, layer, neuron, matched from every
+        union all
+        select 'matched_rest', operator, criterion, null, layer, neuron, not matched from every
         union all
         select 'random', operator, criterion, draw, layer, neuron, is_drawn from drawn
         union all

@@ -46,12 +46,14 @@ ARMS = {
 }
 # neurons that bag_alone keeps -> label, colour, distance of the bar from its criterion
 KEPT = {
-    "heuristic": ("heuristic neurons", OWN, -0.33),
-    "random": ("as many random neurons", "#999999", -0.11),
-    "rest": ("all but heuristic neurons", OTHERS, 0.11),
-    "random_rest": ("all but as many random neurons", SKY, 0.33),
+    "heuristic": ("heuristic neurons", OWN, -0.375),
+    "matched": ("others that vary as much", GREEN, -0.225),
+    "random": ("as many random neurons", "#999999", -0.075),
+    "rest": ("all but heuristic neurons", OTHERS, 0.075),
+    "matched_rest": ("all but others that vary as much", ORANGE, 0.225),
+    "random_rest": ("all but as many random neurons", SKY, 0.375),
 }
-BAR = 0.2  # width
+BAR = 0.14  # width
 ENDS = {"nothing": -1, "everything": 1}  # of bag_alone, left and right of the criteria
 CRITERIA = ["label", "fdr", "threshold"]
 BINS = 20  # of p-values: the first holds those up to 0.05
@@ -234,7 +236,7 @@ def bag_alone(tables: Tables, subject: str) -> Figure:
     """
     title = f"{subject}: accuracy with only some neurons of the late layers kept; written: how many"
     figure, axes, columns = drawing.operator_panels(
-        2, tables["pairs_found"], title, (2.4, 1.7), sharex=True, sharey=True
+        2, tables["pairs_found"], title, (3.2, 1.7), sharex=True, sharey=True
     )
     for operator, column, _ in columns:
         for axis, ablation in zip(column, ("mean", "zero"), strict=True):

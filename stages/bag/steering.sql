@@ -8,7 +8,7 @@
 --                         that the model predicts, if it predicts one of several) or carry (the
 --                         carry into the tens, or the borrow from them)
 -- arm            VARCHAR  patched neurons, as in steering_interventions: labelled, separating,
---                         random or all
+--                         matched, random or all
 -- target         VARCHAR  which mean activations are set: other (those of random digits other than
 --                         the result's, or of the opposite carry) or own (those of the result's
 --                         digit or carry, the control that should change nothing)

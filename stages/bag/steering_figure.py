@@ -4,7 +4,7 @@ import polars as pl
 
 from stages.bag import why
 from stages.lib.drawing import drawing
-from stages.lib.drawing.drawing import BLUE, GREY, VERMILION, Axes, Figure, Tables
+from stages.lib.drawing.drawing import BLUE, GREEN, GREY, VERMILION, Axes, Figure, Tables
 
 PLACES = {  # of the table steering -> label of a row
     "ones": "ones digit",
@@ -16,6 +16,7 @@ PLACES = {  # of the table steering -> label of a row
 ARMS = {
     "separating": ("neurons that the digit or carry explains best", BLUE),
     "labelled": ("the same among labelled neurons", VERMILION),
+    "matched": ("others that vary as much", GREEN),
     "random": ("as many random neurons", GREY),
     "all": ("all late neurons", "black"),
 }

@@ -21,8 +21,11 @@
 -- arm           VARCHAR    patched neurons: labelled (those with a label about the result, or for
 --                          carry about a carry into the tens or a borrow from them, whose
 --                          activation the digit explains best), separating (those of all late
---                          neurons), random (equally many random late neurons, others for each
---                          draw) or all (every late neuron)
+--                          neurons), matched (as many other neurons of the same layers, whose
+--                          activation varies as much as that of separating ones, as in
+--                          matched_neurons; none if more than half of a layer is separating),
+--                          random (equally many random late neurons, others for each draw) or all
+--                          (every late neuron)
 -- neurons       INTEGER    number of patched neurons
 with
     ranked as (
@@ -59,11 +62,19 @@ with
             count(*) over (partition by arm, operator, place, draw) as most
         from candidates
     ),
+    matched as (  -- with fewer neurons it would not be a control
+        select operator, place, layer, matched as neuron, neurons
+        from matched_neurons where arm = 'separating'
+        qualify count(matched) over (partition by operator, place, neurons) = neurons
+    ),
     selected as (  -- an arm with too few neurons has all of them, once
         select distinct on (arm, operator, place, draw, layer, neuron, neurons)
             arm, operator, place, draw, layer, neuron, smaller(k, most) as neurons
         from ordered, (select unnest($steered_neurons::bigint[]) as k)
         where rank <= k or arm = 'all'
+        union all
+        select 'matched', operator, place, draw, layer, neuron, neurons
+        from matched join draws using (place)
     ),
     patches as (
         select arm, operator, place, draw, layer,

@@ -9,26 +9,31 @@
 -- still within 5..5, which is [5, 6), but it has no remainder and no digits, and is in no set of
 -- results.
 --
--- subject                  VARCHAR  the model
--- operator                 VARCHAR  add, subtract, multiply or divide
--- criterion                VARCHAR  criterion by which neurons have the heuristic, as in
---                                   heuristic_neurons: label, fdr or threshold
--- fault                    VARCHAR  none (as in knockouts_by_heuristic), contaminated control, or
---                                   true division (for divide alone)
--- ablation                 VARCHAR  value that the neurons' activations take at the last position:
---                                   zero or mean (pooled over operators)
--- heuristics               INTEGER  number of ablated heuristics with associated and other
---                                   evaluation prompts; the means are over these
--- associated_among_other   DOUBLE   share of the prompts counted as other that do satisfy the
---                                   heuristic, 0 to 1
--- accuracy_associated      DOUBLE   share of associated prompts still answered correctly, 0 to 1
--- accuracy_other           DOUBLE   share of other prompts still answered correctly, 0 to 1
--- logit_change_associated  DOUBLE   mean change of the answer's logit above the mean logit, after -
---                                   before, on associated prompts
--- logit_change_other       DOUBLE   mean change of the answer's logit above the mean logit, after -
---                                   before, on other prompts
--- dissociation             DOUBLE   accuracy_other - accuracy_associated, -1 to 1
--- logit_dissociation       DOUBLE   logit_change_other - logit_change_associated, in logits
+-- subject                       VARCHAR  the model
+-- operator                      VARCHAR  add, subtract, multiply or divide
+-- criterion                     VARCHAR  criterion by which neurons have the heuristic, as in
+--                                        heuristic_neurons: label, fdr or threshold
+-- fault                         VARCHAR  none (as in knockouts_by_heuristic), contaminated control,
+--                                        or true division (for divide alone)
+-- ablation                      VARCHAR  value that the neurons' activations take at the last
+--                                        position: zero or mean (pooled over operators)
+-- heuristics                    INTEGER  number of ablated heuristics with associated and other
+--                                        evaluation prompts; the means are over these
+-- associated_among_other        DOUBLE   share of the prompts counted as other that do satisfy the
+--                                        heuristic, 0 to 1
+-- accuracy_associated           DOUBLE   share of associated prompts still answered correctly, 0 to
+--                                        1
+-- accuracy_other                DOUBLE   share of other prompts still answered correctly, 0 to 1
+-- logit_change_associated       DOUBLE   mean change of the answer's logit above the mean logit,
+--                                        after - before, on associated prompts
+-- logit_change_other            DOUBLE   mean change of the answer's logit above the mean logit,
+--                                        after - before, on other prompts
+-- dissociation                  DOUBLE   accuracy_other - accuracy_associated, -1 to 1
+-- logit_dissociation            DOUBLE   logit_change_other - logit_change_associated, in logits
+-- majority_accuracy_associated  DOUBLE   accuracy of always predicting the most frequent answer of
+--                                        the associated prompts, 0 to 1
+-- majority_accuracy_other       DOUBLE   accuracy of always predicting the most frequent answer of
+--                                        the other prompts, 0 to 1
 with
     interventions as (  -- knockout_interventions has one row per patch
         select distinct intervention, operator, criterion, heuristic, replacement as ablation, arm
@@ -90,11 +95,14 @@ with
             avg(correct) filter (counted) as accuracy_associated,
             avg(correct) filter (not counted) as accuracy_other,
             avg(logit - logit_before) filter (counted) as logit_change_associated,
-            avg(logit - logit_before) filter (not counted) as logit_change_other
+            avg(logit - logit_before) filter (not counted) as logit_change_other,
+            majority_accuracy(if(counted, answer_token, null)) as majority_associated,
+            majority_accuracy(if(counted, null, answer_token)) as majority_other
         from interventions
         join parted using (operator, heuristic)
         join answers using (intervention, pair)
         join clean using (pair)
+        join (select pair, answer_token from pairs) using (pair)
         group by all
     )
 select
@@ -104,7 +112,9 @@ select
     avg(logit_change_associated) as logit_change_associated,
     avg(logit_change_other) as logit_change_other,
     avg(accuracy_other - accuracy_associated) as dissociation,
-    avg(logit_change_other - logit_change_associated) as logit_dissociation
+    avg(logit_change_other - logit_change_associated) as logit_dissociation,
+    avg(majority_associated) as majority_accuracy_associated,
+    avg(majority_other) as majority_accuracy_other
 from measured
 where accuracy_associated is not null and accuracy_other is not null
 group by operator, criterion, fault, ablation

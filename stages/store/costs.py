@@ -87,7 +87,6 @@ TERMS = 80_000  # a cell in the terms of three theories
 # These depend on the results. The values are means over the models of this project.
 SCORED = 0.45  # share of neurons that match a heuristic and are ablated one by one: 0.33 to 0.66
 KNOCKED = 130  # heuristics per operator whose neurons are ablated together
-BAGS = 34  # interventions per operator that keep a bag of neurons
 # Prompts that share the tokens that all begin with, as measured: passes are smaller, too.
 TOGETHER = 4
 CUTS = 6  # circuits per operator when attention is cut, at most
@@ -312,6 +311,15 @@ class Costs:
         draws = self.params["knockouts"]["control_draws"]
         return (2 * (1 + draws) * KNOCKED + 1) * self.pairs(sizes)
 
+    def bags(self, sizes: Sizes) -> int:
+        """Return the number of runs that keep some late neurons alone.
+
+        For each of three criteria: the heuristic and the matched neurons, random ones of each draw,
+        and all but these. In addition: everything and nothing. All others at 0 or at their means.
+        """
+        kept = 3 * 2 * (2 + self.params["knockouts"]["control_draws"]) + 2
+        return 2 * kept * self.pairs(sizes)
+
     def shifts(self, sizes: Sizes) -> int:
         """Return the number of runs with one neuron shifted up or down."""
         neurons, layers = self.patched(sizes) + self.sampled(sizes), min(self.late, self.kept)
@@ -322,7 +330,7 @@ class Costs:
 
     def steering(self, sizes: Sizes) -> int:
         """Return the number of runs with late neurons at their means for a digit or a carry."""
-        arms = 3 * len(self.params["steering"]["steered_neurons"]) + 1
+        arms = 4 * len(self.params["steering"]["steered_neurons"]) + 1
         carrying = len({"add", "subtract"} & {*self.settings.operators}) / self.operators
         draws = self._steered_digits() + 2 * carrying  # the prompt's own carry, and the other one
         return round(arms * draws * self.pairs(sizes))
@@ -343,8 +351,10 @@ class Costs:
 
     def theories(self, sizes: Sizes) -> int:
         """Return the number of runs with late neurons replaced by the predictions of theories."""
-        budgets = len(self.params["theory_fits"]["budgets"])
-        searched, named = 3 * (budgets + 1), 2 * 2
+        settings = self.params["theory_fits"]
+        budgets = {*settings["budgets"]}
+        controls = budgets & {*settings["control_budgets"], max(budgets)}
+        searched, named = 3 * (len(budgets) + len(controls)), 2 * 2
         return (searched + named + 3) * self.pairs(sizes)
 
     def mediation_pairs(self, sizes: Sizes) -> int:
@@ -565,8 +575,7 @@ class Costs:
         yield CostRow(
             ("bag/prompt_knockout_interventions",), interventions, "interventions", cpu, SMALL
         )
-        bags = BAGS * self.pairs(sizes)
-        yield self._runs("bag/bag_runs", bags, half)
+        yield self._runs("bag/bag_runs", self.bags(sizes), half)
         yield self._runs("bag/knockout_runs", self.knockouts(sizes), half, varies=True)
         neurons = self.neuron_knockouts(sizes)
         yield self._runs("bag/neuron_knockout_runs", neurons, 0.5, varies=True)

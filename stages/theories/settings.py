@@ -25,6 +25,7 @@ class TheoryFits(Section):
     """Theories of the late neurons."""
 
     budgets: Annotated[list[Few], Field(min_length=1)]
+    control_budgets: list[Few]
     train_cells: Annotated[int, Field(ge=20, le=10**7)]
     held_out_cells: Annotated[int, Field(ge=20, le=10**7)]
     waves: Few

@@ -25,7 +25,8 @@
 -- relabelled         DOUBLE   value of the control: for bag, helix and waves the same search on
 --                             maps with relabelled operands, for labels and discovered a fit of
 --                             another neuron's conditions; null for mean and itself, and for
---                             restored and accuracy with fewer than the most parameters
+--                             restored and accuracy with numbers of parameters whose control was
+--                             not run (theory_interventions)
 -- bits               DOUBLE   mean description length of a neuron in bits, beyond its mean, as in
 --                             theory_fits; 0 for mean, null for itself
 -- choices            INTEGER  terms in the theory's dictionary; null for mean and itself, and for

@@ -41,8 +41,9 @@ The stage also writes theories/theory_given.h5: the prediction for each late neu
 evaluation prompts of `pairs`, on none of which a theory was fitted. `mean` is a theory without
 terms, the neuron's mean over the operator's trained cells. `relabelled` are the controls: fits to
 relabelled maps, around that same mean (where some cells have no answer, a relabelled map contains
-other values of the neuron and so has another mean), and fits of another neuron's terms. `itself` is
-the stored activation.
+other values of the neuron and so has another mean), and fits of another neuron's terms. Theories
+that search have controls for the budgets in `control_budgets` and for the largest. `itself` is the
+stored activation.
 
 Table theory_fits: the share of the late neurons' variance that theories explain
     subject     VARCHAR   the model
@@ -258,6 +259,7 @@ class Dictionary(NamedTuple):
 class NeuronTheories:
     """Every theory of one operator's late neurons.
 
+    controlled: numbers of terms of which predictions yields the control; None for named theories
     dictionaries: theory -> its terms
     control_dictionaries: theory -> the terms of its control
     relabelled: a random permutation of the rows of the grid, and one of its columns
@@ -274,6 +276,7 @@ class NeuronTheories:
         """store: the operator's activations; late: layers; prompts: evaluation prompts."""
         operator, results = store.attributes["operator"], store.columns["result"]
         self.store, self.value_logits, self.settings = store, subject.value_logits(), settings
+        self.controlled = {None, max(settings.budgets), *settings.control_budgets}
         database = Database({"cells": [Path("data/corpus/cells.parquet")]}, threads=1)
         query = """
             select op1, op2, split from cells where operator = $operator order by op1, op2
@@ -375,7 +378,7 @@ class NeuronTheories:
             predicted = (around + centre)[:, : cells.held_out]
             self.tally.add(key, values[:, held_out], predicted, centre, value_logits)
             parameters = key.parameters
-            if not key.kind or parameters in (None, max(self.settings.budgets)):
+            if not key.kind or parameters in self.controlled:
                 size = "" if parameters is None else str(parameters)
                 name = " ".join(filter(None, (key.theory, size, key.kind)))
                 yield name, around[:, cells.held_out :] + mean

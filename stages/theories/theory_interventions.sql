@@ -18,7 +18,8 @@
 -- parameters    INTEGER    largest number of terms per neuron, without the intercept; 0 for mean,
 --                          null for labels, discovered, itself and clean
 -- kind          VARCHAR    fit, or relabelled for the control: fits to relabelled maps (bag, helix,
---                          waves), or of another neuron's terms (labels, discovered)
+--                          waves; for the most parameters and those of $control_budgets), or of
+--                          another neuron's terms (labels, discovered)
 with
     late as (select distinct layer from theory_fits where layer is not null),
     fits as (
@@ -34,6 +35,7 @@ with
             concat_ws(' ', theory, parameters, nullif(kind, 'fit'), layer) as given
         from fits, late
         where kind = 'fit' or parameters is not distinct from most
+            or parameters in (select unnest($control_budgets::integer[]))
         union all
         select 'itself', null, 'fit', layer, format('itself {}', layer) from late
         union all

@@ -54,7 +54,8 @@ def by_neuron() -> list[dict[str, Any]]:
 
 
 def bags() -> list[dict[str, Any]]:
-    rows = crossed(KEYS, kept=["heuristic", "random", "rest", "random_rest"], ablation=ABLATIONS)
+    kept = ["heuristic", "matched", "random", "rest", "matched_rest", "random_rest"]
+    rows = crossed(KEYS, kept=kept, ablation=ABLATIONS)
     rows += crossed(OPERATORS, kept=["everything", "nothing"], ablation=ABLATIONS)
     for row in rows:
         row["neurons"] = int(RNG.integers(999))
@@ -64,7 +65,7 @@ def bags() -> list[dict[str, Any]]:
 def steered() -> list[dict[str, Any]]:
     """Return rows of every arm, also of the control that sets the result's own digit."""
     places = crossed(OPERATORS, place=["carry", "ones", "tens"], target=["other", "own"])
-    rows = crossed(places, arm=["labelled", "random", "separating"], neurons=[50, 200])
+    rows = crossed(places, arm=["labelled", "matched", "random", "separating"], neurons=[50, 200])
     return rows + crossed(places, arm=["all"], neurons=[1024])
 
 

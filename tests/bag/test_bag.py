@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from stages.bag import digit_means
 from tests.bag import knocked
 from tests.bag.knocked import (
     CRITERIA,
@@ -46,6 +47,20 @@ def members() -> pl.DataFrame:
     return pl.concat(frames).sample(fraction=1, shuffle=True, seed=1)
 
 
+def partners(members: pl.DataFrame, layers: tuple[int, ...] = (0, 1, 2)) -> pl.DataFrame:
+    """Return the table matched_neurons, with random variances of all neurons."""
+    rows = list(product(OPERATORS, layers, range(NEURONS)))
+    types = {"operator": pl.String, "layer": pl.Int16, "neuron": pl.Int32}
+    variances = pl.Series(np.random.default_rng(0).random(len(rows)))
+    sums = pl.DataFrame(rows, schema=types, orient="row").with_columns(variance=variances, cells=9)
+    given = {
+        "heuristic_neurons": members,
+        "neuron_sums": sums,
+        "digit_means": pl.DataFrame(schema=digit_means.SCHEMA),
+    }
+    return ask("matched_neurons", given, steered_neurons=[1])
+
+
 def kept(
     members: pl.DataFrame,
     pairs: pl.DataFrame,
@@ -61,6 +76,7 @@ def kept(
         "pairs": pairs,
         "naming": naming,
         "late_layers": late_layers(first),
+        "matched_neurons": partners(members, layers),
     }
     return ask("bag_interventions", given, **SETTINGS | settings)
 
@@ -87,12 +103,21 @@ def test_what_is_kept_and_what_is_ablated_are_all_late_neurons(
     without = ablated(bags)
     assert without == ablated(bags, "zero")
     expected: dict[tuple, Units] = {}
+    pairs_of_neurons = partners(members).drop_nulls("matched")
     for o in OPERATORS:
         expected |= {(o, None, "everything", None): set(), (o, None, "nothing", None): LATE}
         for m in CRITERIA:
             bag = members.filter("late", operator=o, criterion=m)
             mine = set(bag.select("layer", "neuron").rows())
             expected |= {(o, m, "heuristic", None): LATE - mine, (o, m, "rest", None): mine}
+            alike = pairs_of_neurons.filter(operator=o, criterion=m)
+            matched = set(alike.select("layer", "matched").rows())
+            assert not matched & mine
+            expected |= {(o, m, "matched", None): LATE - matched}
+            expected |= {(o, m, "matched_rest", None): matched}
+            for layer in (1, 2):
+                size = len(knocked.in_layer(mine, layer))
+                assert len(knocked.in_layer(matched, layer)) == min(size, NEURONS - size)
             for draw in range(3):
                 random = LATE - without.pop((o, m, "random", draw))
                 assert without.pop((o, m, "random_rest", draw)) == random
@@ -104,7 +129,7 @@ def test_what_is_kept_and_what_is_ablated_are_all_late_neurons(
 
 def test_the_executor_takes_them(bags: pl.DataFrame):
     read = knocked.taken(bags)
-    assert len(read) == len(OPERATORS) * 2 * (2 + 3 * (2 + 2 * 3))
+    assert len(read) == len(OPERATORS) * 2 * (2 + 3 * (4 + 2 * 3))
     assert knocked.clean_runs(read) == sorted(OPERATORS * 2, key=OPERATORS.index)
 
 
@@ -148,7 +173,7 @@ def test_accuracy_and_faithfulness_are_those_of_brute_force(
         .agg(pl.col("correct", "nl").mean())
     )
     by_key = means.sort("pair").partition_by(KEYS, as_dict=True)
-    assert len(by_key) == len(OPERATORS) * 2 * (2 + 3 * 4)
+    assert len(by_key) == len(OPERATORS) * 2 * (2 + 3 * 6)
     weights = knocked.weights(pairs)
     expected = []
     for (operator, criterion, what, ablation), rows in by_key.items():
@@ -194,7 +219,8 @@ def test_a_planted_bag_answers_alone_and_nothing_else_does(
     bags = kept(labels, pairs, control_draws=20)
     table = concluded(bags, pairs, knocked.simulated(bags, "bag", pairs, answer))
     assert set(table.filter(kept="everything")["neurons"]) == {len(LATE)}
-    for what, value in {"everything": 1, "heuristic": 1, "nothing": 0, "rest": 0}.items():
+    whole, empty = ("everything", "heuristic", "matched_rest"), ("nothing", "rest", "matched")
+    for what, value in (dict.fromkeys(whole, 1) | dict.fromkeys(empty, 0)).items():
         rows = table.filter(kept=what).select("accuracy", "ci_low", "ci_high").rows()
         assert set(rows) == {(value, value, value)}  # where all prompts agree nothing is uncertain
         assert table.filter(kept=what)["faithfulness"].to_list() == pytest.approx([value] * 4)
@@ -227,7 +253,7 @@ def test_without_late_layers_or_prompts_all_is_empty(members: pl.DataFrame, pair
 
 def test_in_the_pipeline_the_planted_bag_answers_alone_and_the_rest_does_not(micro: Path):
     table = written(micro, "planted", "bag_alone")
-    certain = table.filter(~pl.col("kept").str.starts_with("random"))
+    certain = table.filter(~pl.col("kept").str.contains("random|matched"))
     assert set(certain.select("kept", "accuracy", "ci_low", "ci_high").rows()) == {
         ("everything", 1, 1, 1),
         ("heuristic", 1, 1, 1),
@@ -249,7 +275,8 @@ def test_the_pipeline_keeps_each_bag_and_what_is_not_in_it(micro: Path, name: st
     evaluated = written(micro, name, "pairs").filter(split="evaluation")
     bags = members.select("operator", "criterion").rows()
     ends = evaluated.select("operator", pl.lit(None)).rows()
-    parts = dict.fromkeys(bags, ("heuristic", "rest", "random", "random_rest"))
+    own, controls = ("heuristic", "rest"), ("random", "random_rest", "matched", "matched_rest")
+    parts = dict.fromkeys(bags, own + controls)
     parts |= dict.fromkeys(ends, ("everything", "nothing"))
     expected = set()
     for bag, several in parts.items():
@@ -262,4 +289,10 @@ def test_the_pipeline_keeps_each_bag_and_what_is_not_in_it(micro: Path, name: st
     whole = table.filter(kept="everything")["neurons"].unique().item()
     is_rest = pl.col("kept").str.ends_with("rest")
     size = pl.when(is_rest).then(whole - pl.col("size")).otherwise("size")
-    assert joined.select(pl.col("neurons").eq_missing(size).all()).item()
+    is_matched = pl.col("kept").str.starts_with("matched")
+    assert joined.filter(~is_matched).select(pl.col("neurons").eq_missing(size).all()).item()
+    matched = joined.filter(is_matched, ablation="mean").sort("kept")
+    for _, both in matched.group_by("operator", "criterion"):
+        few, rest = both["neurons"]
+        assert few <= both["size"][0]
+        assert few + rest == whole

@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 
 from stages.bag import digit_means, steering_given
+from tests.bag.knocked import standing
 from tests.made import ask, frame
 
 DRAWS = {"steering_draws": 2, "steering_seed": 0}
@@ -55,8 +56,23 @@ def given() -> dict[str, pl.DataFrame]:
     return {"digit_means": means(), "pairs": pairs(), "numbers": numbers(), "prompts": prompts}
 
 
-def targets() -> pl.DataFrame:
-    return ask("steering_targets", given(), **DRAWS)
+def targets(draws: int = 2) -> pl.DataFrame:
+    return ask("steering_targets", given(), **DRAWS | {"steering_draws": draws})
+
+
+def matched() -> pl.DataFrame:
+    """Return the table matched_neurons of the made means; the digit explains (1, 2) best."""
+    stds = {(1, 0): 1.0, (1, 1): 5.0, (1, 2): 4.0, (2, 0): 1.0, (2, 1): 9.0, (2, 2): 2.0}
+    layers, neurons = zip(*stds, strict=True)
+    variances = np.square(list(stds.values()))
+    tables = {
+        "neuron_sums": frame(
+            operator="add", layer=layers, neuron=neurons, cells=9, variance=variances
+        ),
+        "heuristic_neurons": standing([], "fdr"),
+        "digit_means": means(),
+    }
+    return ask("matched_neurons", tables, steered_neurons=SIZES["steered_neurons"])
 
 
 def labels(*neurons: tuple[int, int]) -> pl.DataFrame:
@@ -67,8 +83,9 @@ def labels(*neurons: tuple[int, int]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=columns, orient="row")
 
 
-def planned(*labelled: tuple[int, int]) -> pl.DataFrame:
-    tables = given() | {"steering_targets": targets(), "labels": labels(*labelled)}
+def planned(*labelled: tuple[int, int], draws: int = 2) -> pl.DataFrame:
+    tables = given() | {"steering_targets": targets(draws), "labels": labels(*labelled)}
+    tables["matched_neurons"] = matched()
     return ask("steering_interventions", tables, **SIZES)
 
 
@@ -193,6 +210,8 @@ def test_arms_have_the_neurons_that_the_digit_explains_best():
         ("labelled", 2, digits, {(2, 0), (1, 1)}),
         ("labelled", 3, digits, {(2, 0), (1, 1), (2, 2)}),
         ("labelled", 1, carry, {(1, 1)}),
+        ("matched", 2, digits, {(1, 1), (2, 2)}),
+        ("matched", 2, carry, {(1, 1), (2, 2)}),
         ("all", 6, digits, every),
     ]:
         rows = table.filter(places, arm=arm, neurons=count)
@@ -203,8 +222,10 @@ def test_arms_have_the_neurons_that_the_digit_explains_best():
             assert sorted(units) == sorted(expected), arm
     random = table.filter(arm="random").explode("units")
     assert sorted(random.group_by("intervention").len()["len"]) == [2] * 8 + [4] * 8
-    assert table.filter(digits)["intervention"].n_unique() == 7 * 2 * 3
-    assert table.filter(carry)["intervention"].n_unique() == 6 * 2
+    assert table.filter(digits)["intervention"].n_unique() == 8 * 2 * 3
+    assert table.filter(carry)["intervention"].n_unique() == 7 * 2
+    # with four neurons, two of the three neurons of a layer separate
+    assert set(table.filter(arm="matched")["neurons"]) == {2}
     row = table.filter(arm="all", place="tens", draw=2, layer=2).row(0, named=True)
     assert row["given"] == "tens 2 layer 2"
 
@@ -245,14 +266,14 @@ def test_rates_are_of_predictions_that_follow(answers: str):
     tables["steering_interventions"] = interventions
     tables["bootstrap_weights"] = ask("bootstrap_weights", {"pairs": pairs()}, replicates=20)
     whole = ask("steering", tables)
-    assert len(whole) == (7 * 2 + 6) * 2
+    assert len(whole) == (8 * 2 + 7) * 2
     assert set(whole.filter(place="carry")["digit_follows"]) == {None}
     carry = whole.filter(place="carry", target="other")
     assert set(carry["follows"]) == {int(answers == "target")}
     assert set(carry["runs"]) == {2}
     table = whole.filter(pl.col("place") != "carry")
-    assert len(table) == 7 * 2 * 2
-    assert table["runs"].sum() == 7 * 3 * (3 + 2)
+    assert len(table) == 8 * 2 * 2
+    assert table["runs"].sum() == 8 * 3 * (3 + 2)
     other = table.filter(target="other")
     follows, digit, same = {
         "target": (1, 1, 0),
@@ -266,3 +287,32 @@ def test_rates_are_of_predictions_that_follow(answers: str):
     assert set(other["other"]) == {answers == "digit"}
     own = table.filter(target="own")
     assert set(own["follows"]) == set(own["unchanged"]) == {answers != "digit"}
+
+
+def test_neighbouring_digits_and_prompts_that_carry_have_rows_of_their_own():
+    """Predictions follow only to neighbouring digits, and only where the prompt carries."""
+    interventions, wanted = planned((1, 1), (2, 0), draws=9), targets(9)
+    is_neighbour = (pl.col("target") - pl.col("source")).abs() == 1
+    holds = pl.when(place="carry").then(pl.col("source") == 1).otherwise(is_neighbour)
+    keys = ["place", "arm", "neurons"]
+    steered = interventions.unique("intervention").select("intervention", "draw", *keys)
+    joined = steered.join(wanted, on=["place", "draw"]).join(pairs(), on="pair")
+    joined = joined.with_columns(holds=holds)
+    predicted = pl.when("holds").then("wanted").otherwise("answer_token")
+    runs = joined.select("intervention", "pair", predicted=predicted, experiment=pl.lit("steering"))
+    tables = {"runs": runs, "steering_targets": wanted, "pairs": pairs()}
+    tables["steering_interventions"] = interventions
+    tables["bootstrap_weights"] = ask("bootstrap_weights", {"pairs": pairs()}, replicates=20)
+    table = ask("steering_by_source", tables)
+    counts = {"prompts": pl.n_unique("pair"), "runs": pl.len()}
+    other = joined.filter(pl.col("draw") > 0)
+    expected = other.group_by(*keys, "holds").agg(**counts).sort(*keys, "holds")
+    table = table.with_columns(holds=pl.coalesce("neighbour", "carries")).sort(*keys, "holds")
+    assert table.select(expected.columns).rows() == expected.rows()
+    follows = table["holds"].cast(pl.Float64).to_list()
+    for column in ("follows", "ci_low", "ci_high"):
+        assert table[column].to_list() == follows
+    assert (table["unchanged"] == 1 - table["follows"]).all()
+    carry, digits = table.filter(place="carry"), table.filter(pl.col("place") != "carry")
+    assert set(carry["neighbour"]) == set(digits["carries"]) == {None}
+    assert set(carry["carries"]) == set(digits["neighbour"]) == {True, False}

@@ -3,11 +3,14 @@
 import shutil
 from pathlib import Path
 
+import polars as pl
 import pytest
 import yaml
 
 from stages.circuit import new
 from stages.lib.dictionary import tables
+from stages.lib.sql.database import Database
+from tests.made import Tables, architecture, majority, pairs, runs
 from tests.micro import ROOT
 
 
@@ -48,6 +51,27 @@ def test_an_experiment_is_added_and_all_else_stays(
     assert "dvc repro stages/theories/dvc.yaml:mine_effects@abacus" in printed
     first, last = len(before.splitlines()) + 1, len(after.splitlines())
     assert f"lines {first} to {last}" in printed
+
+
+def result(query: str, given: Tables) -> pl.DataFrame:
+    """Return the rows of a query of the chapter circuit on these tables."""
+    files = {name: [Path(f"{name}.parquet")] for name in given}
+    for name, rows in given.items():
+        rows.write_parquet(*files[name])
+    text = Path("stages/circuit", f"{query}.sql").read_text()
+    return Database(files, threads=1).sql(text, subject="s").pl()
+
+
+def test_the_accuracy_of_an_experiment_has_that_of_the_most_frequent_answer(project: Path):
+    new.main(["experiment", "mine"])
+    interventions = result("mine_interventions", {"architecture": architecture()})
+    given = {"mine_interventions": interventions, "pairs": pairs()}
+    effects = result("mine_effects", given | {"runs": runs(interventions, pairs(), "mine")})
+    assert list(effects.columns) == [*tables()["mine_effects"].columns]
+    assert len(effects) == 2 * len(interventions) > 2
+    for row in effects.iter_rows(named=True):
+        most = majority(pairs(), operator=row["operator"], split="evaluation")
+        assert row["majority_accuracy"] == pytest.approx(most)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ MEASURES = [
     "dissociation",
     "logit_dissociation",
 ]
+MAJORITIES = ["majority_accuracy_associated", "majority_accuracy_other"]
 INTERVENTIONS = ["intervention", "operator", "arm", "criterion", "heuristic", "replacement"]
 RUNS = ["subject", "experiment", "intervention", "pair", "answer_logit", "mean_logit", "correct"]
 
@@ -52,7 +53,7 @@ def prompts() -> pl.DataFrame:
     op1, op2 = np.random.default_rng(0).integers(1, 20, (2, len(keys)), dtype=np.int32)
     results = np.where(np.array(operators) == "add", op1 + op2, op1 // op2)
     columns = {"operator": operators, "split": splits, "op1": op1, "op2": op2, "result": results}
-    return shuffled(frame(pair=range(len(keys)), **columns))
+    return shuffled(frame(pair=range(len(keys)), answer_token=results % 7, **columns))
 
 
 def meanings(prompts: pl.DataFrame) -> pl.DataFrame:
@@ -120,11 +121,17 @@ def answers_by_heuristic(given: Tables) -> pl.DataFrame:
     return ablated.join(clean, on="pair").with_columns(change=pl.col("logit") - pl.col("before"))
 
 
+def most_frequent(counted: pl.Expr) -> pl.Expr:
+    """Return the share of the most frequent answer among the counted prompts."""
+    return pl.col("answer_token").filter(counted).unique_counts().max() / counted.sum()
+
+
 def test_true_division_is_that_of_fractions(given: Tables, prompts: pl.DataFrame):
     """If all prompts are drawn, all associated ones are, and the control is not contaminated."""
     table = ask("fault_knockouts", given, prompts=80, fault_seed=0)
     meant = meanings(prompts).drop("operator")
     answers = answers_by_heuristic(given).join(meant, on=["pair", "heuristic"])
+    answers = answers.join(prompts.select("pair", "answer_token"), on="pair")
     right = answers.with_columns(fault=pl.lit("none"), taken="holds")
     contaminated = right.with_columns(fault=pl.lit("contaminated control"))
     divisions = answers.filter(operator="divide")
@@ -140,6 +147,8 @@ def test_true_division_is_that_of_fractions(given: Tables, prompts: pl.DataFrame
             accuracy_other=pl.col("correct").filter(other).mean(),
             logit_change_associated=pl.col("change").filter(taken).mean(),
             logit_change_other=pl.col("change").filter(other).mean(),
+            majority_accuracy_associated=most_frequent(taken),
+            majority_accuracy_other=most_frequent(other),
         )
         .drop_nulls()  # heuristics without associated or without other prompts
         .with_columns(
@@ -147,7 +156,7 @@ def test_true_division_is_that_of_fractions(given: Tables, prompts: pl.DataFrame
             logit_dissociation=pl.col("logit_change_other") - pl.col("logit_change_associated"),
         )
     )
-    means = pl.col("associated_among_other", *MEASURES).mean()
+    means = pl.col("associated_among_other", *MEASURES, *MAJORITIES).mean()
     expected = tested.group_by(keys).agg(pl.len().cast(pl.Int32).alias("heuristics"), means)
     assert_frame_equal(table.drop("subject"), expected.sort(keys), rel_tol=1e-6, abs_tol=1e-12)
     changed = tested.filter(pl.col("associated_among_other") > 0, fault="true division")
@@ -173,6 +182,7 @@ def test_the_contaminated_control_is_drawn_evenly_from_all_that_is_not_drawn():
     clean = frame(intervention=[0], operator="add", arm="none")
     interventions = pl.concat([clean, ablations], how="diagonal")
     pairs = frame(operator="add", split="evaluation", pair=range(20), op1=1, op2=1, result=2)
+    pairs = pairs.with_columns(answer_token=pl.lit(2, pl.Int32))
     change = pl.when(pl.col("arm") == "none").then(0.0).otherwise(2.0 ** pl.col("pair"))
     runs = interventions.join(pairs.select("pair"), how="cross").with_columns(
         subject=pl.lit("s"),

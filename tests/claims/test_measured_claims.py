@@ -303,6 +303,40 @@ def steered(place: str) -> Callable[[float], Tables]:
     return made
 
 
+def described(value: float, spread: float = 0.0, count: int = 40) -> Tables:
+    """Late neurons of which heuristics explain this part of what short predicates explain.
+
+    count: number of these neurons; spread: difference of each neuron's part from the mean. Longer
+    predicates explain more; neurons of early layers, and without a predicate, do not count.
+    """
+    rows = []
+    for neuron in range(count):
+        own = value + (spread if neuron % 2 else -spread)
+        rows.append(("add", 1, neuron, True, 0.5 * own, 0.5, 0.9))
+        rows.append(("add", 0, neuron, True, 0.5 * (2 - value), 0.5, 0.9))
+        rows.append(("add", 1, count + neuron, False, 0.5 * (2 - value), 0.5, 0.9))
+    columns = "operator layer neuron discovered catalogue_explained short_explained explained"
+    late = frame(subject=SUBJECT, first_layer=[1], layers=2)
+    return {"discovered": table(columns, *rows), "late_layers": late}
+
+
+def promoted(value: float, control: float = 0.0, spread: float = 0.0, count: int = 40) -> Tables:
+    """Two late layers, in the second of which value logits have this correlation with changes.
+
+    control: correlation with another neuron's value logits; spread, count: as above.
+    """
+    rows = [("add", 2, count, 0.0, None, None)]
+    for neuron in range(count):
+        own = value + (spread if neuron % 2 else -spread)
+        rows.append(("add", 0, neuron, 2.0, -own, control))
+        rows.append(("add", 1, neuron, 2.0, own + 0.1, control))
+        rows.append(("add", 2, neuron, 2.0, own, control))
+        rows.append(("add", 2, 2 * count + neuron, 1e-9, -1.0, 1.0))  # too weak to matter
+    columns = "operator layer neuron strength correlation chance_correlation"
+    late = frame(subject=SUBJECT, first_layer=[1], layers=3)
+    return {"causal_votes": table(columns, *rows), "late_layers": late}
+
+
 @dataclass
 class Case:
     """How a claim's tables are made from a value, and two values on either side of its bar."""
@@ -327,6 +361,8 @@ CASES = {
     "top_neurons_are_classified": Case(top_neurons, None, 0.3),
     "top_neurons_are_classified_above_chance": Case(top_neurons, 0.9, 0.3),
     "classification_has_low_recall": Case(recall, 0.3, 0.9),
+    "catalogue_misses_little": Case(described, 0.95, 0.8),
+    "value_vectors_tell_what_neurons_promote": Case(promoted, 0.8, 0.3),
     "small_circuit_is_faithful": Case(faithfulness("logit_effect", 0.014), None, 0.5),
     "few_neurons_of_the_first_mlp": Case(faithfulness("first_mlp_logit_effect", 0.01), 0.95, 0.5),
     "operators_have_neurons_of_their_own": Case(overlaps, None, 0.9),
@@ -437,6 +473,16 @@ def test_the_published_value_is_reproduced_and_its_opposite_is_not(claim: str, t
         ),
         # The last checkpoint's pairs appear at once, in the last step.
         ("heuristics_appear_gradually", 0.2, partial(appearance, last=0.3), False),
+        # So few neurons that the interval has the bar in it.
+        ("catalogue_misses_little", 0.95, partial(described, spread=0.3, count=6), None),
+        (
+            "value_vectors_tell_what_neurons_promote",
+            0.55,
+            partial(promoted, spread=0.3, count=6),
+            None,
+        ),
+        # Another neuron's value vector tells nearly as much.
+        ("value_vectors_tell_what_neurons_promote", 0.8, partial(promoted, control=0.7), False),
         # Two halves of one question's pairs agree no better than chance: the rankings are noise.
         ("words_share_neurons", 0.5, overlap("coordinate", "number_words", ceiling=0.11), None),
         ("words_share_neurons", 0.1, overlap("coordinate", "number_words", ceiling=0.11), None),

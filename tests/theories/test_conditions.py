@@ -37,6 +37,7 @@ MIXTURE = EXACT  # its neuron has two labels, and no predicate is discovered
 NEURONS = EXACT + 1 + NOISE
 PROMPTS = 60
 DISCOVERED_BITS = 11.5
+CONTROLLED = [1]  # budgets with a control, besides the largest
 
 
 def holds(numbers: np.ndarray) -> np.ndarray:
@@ -130,7 +131,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Tables:
     fits = fit_theories(folder, activations())
     pairs, interventions = (
         read["s/circuit/pairs"],
-        ask("theory_interventions", {"theory_fits": fits}),
+        ask("theory_interventions", {"theory_fits": fits}, control_budgets=CONTROLLED),
     )
     given_tables = {
         "pairs": pairs,
@@ -150,6 +151,7 @@ def fit_theories(folder: Path, maps: np.ndarray) -> pl.DataFrame:
         table.write_parquet(file)
     write_stores(folder / "data/s/store", maps)
     own = {"budgets": [1, 2], "train_cells": TRAINING, "held_out_cells": 200, "waves": 5}
+    own["control_budgets"] = CONTROLLED
     sections = {name: SHIPPED[name] for name in ("helix", "spectra", "theory_fits")}
     sections["theory_fits"] = sections["theory_fits"] | own | {"neurons_at_once": 7}
     (folder / "params.yaml").write_text(yaml.safe_dump(alone("s") | sections))
@@ -202,6 +204,14 @@ def test_exact_heuristics_explain_the_answer_and_those_of_other_neurons_do_not(
     assert all(
         (row["parameters"], row["bits"]) == (None, table["bits"][0]) for row in rows.values()
     )
+
+
+def test_a_search_for_fewer_terms_has_its_control_too(project: Tables):
+    """The model runs with the predictions that theory_fits wrote for relabelled maps."""
+    table = project["theories"].filter(theory="bag", what="restored").sort("parameters")
+    assert table["parameters"].to_list() == [1, 2]
+    assert (table["value"] > 0.8).all()
+    assert (table["relabelled"].abs() < 0.4).all()
 
 
 def test_the_control_of_waves_selects_components_of_relabelled_maps(tmp_path: Path):

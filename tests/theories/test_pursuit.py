@@ -130,6 +130,7 @@ def test_a_model_with_a_smaller_grid_uses_its_own_cells():
     prompts = pl.DataFrame({"op1": [7, 11], "op2": [3, 0]})
     settings = TheoryFits(
         budgets=[2],
+        control_budgets=[],
         train_cells=20,
         held_out_cells=20,
         waves=5,

@@ -128,6 +128,8 @@ def test_restored_is_a_share_of_what_another_number_loses(given: Tables, patches
         gained, whole = (logits - floor) * small, (top - floor) * small
         lost = whole[small].mean(), correct[small].mean(), small.sum()
         assert (row["lost"], row["accuracy"], row["prompts"]) == pytest.approx(lost)
+        _, counts = np.unique(prompts["answer_token"].to_numpy()[small], return_counts=True)
+        assert row["majority_accuracy"] == pytest.approx(counts.max() / small.sum())
         drawn_gains, drawn_wholes = (weights(given, operator) @ x for x in (gained, whole))
         if np.quantile(drawn_wholes, EDGES[0]) <= 0:  # too few prompts
             assert row["restored"] is None
@@ -152,13 +154,13 @@ def test_nothing_is_restored_if_another_number_loses_nothing(given: Tables, patc
 
 
 def theory_fits() -> pl.DataFrame:
-    """Return fits to two late layers, and to both together: two budgets, and labels."""
+    """Return fits to two late layers, and to both together: three budgets, and labels."""
     random = np.random.default_rng(1)
     whats = ("activation", "logit", "written")
     keys = {
         "operator": OPERATORS,
         "layer": (1, 2, None),
-        "theory parameters": (*product(("bag", "waves"), (2, 4)), ("labels", None)),
+        "theory parameters": (*product(("bag", "waves"), (1, 2, 4)), ("labels", None)),
         "what": whats,
     }
     rows = []
@@ -179,13 +181,14 @@ def theory_fits() -> pl.DataFrame:
 
 @pytest.fixture(scope="module")
 def replaced() -> pl.DataFrame:
-    """Return the table theory_interventions."""
-    return ask("theory_interventions", {"theory_fits": theory_fits()})
+    """Return the table theory_interventions; 4 is the largest budget, 9 is not a budget."""
+    return ask("theory_interventions", {"theory_fits": theory_fits()}, control_budgets=[1, 9])
 
 
 def test_every_late_layer_is_patched_by_one_theory(replaced: pl.DataFrame):
     late = replaced.filter(pl.col("theory") != "clean")
-    fitted = product(("bag", "waves"), ((2, "fit"), (4, "fit"), (4, "relabelled")))
+    fits, controls = product((1, 2, 4), ["fit"]), product((1, 4), ["relabelled"])
+    fitted = product(("bag", "waves"), (*fits, *controls))
     kinds = {(theory, *kind) for theory, kind in fitted}
     kinds |= {("itself", None, "fit"), ("mean", 0, "fit")}
     kinds |= {("labels", None, "fit"), ("labels", None, "relabelled")}
@@ -202,7 +205,7 @@ def test_every_late_layer_is_patched_by_one_theory(replaced: pl.DataFrame):
     assert set(map(tuple, layers)) == {(1, 2)}
     clean = replaced.filter(theory="clean").select("component", "replacement")
     assert clean.rows() == [("none", None)]
-    assert sorted(set(replaced["intervention"])) == list(range(11))
+    assert sorted(set(replaced["intervention"])) == list(range(15))
 
 
 def replaced_tables(given: Tables, replaced: pl.DataFrame, runs: pl.DataFrame) -> Tables:
@@ -247,7 +250,7 @@ def test_theories_are_compared_with_their_controls(given: Tables, replaced: pl.D
     own = clean_run_is_better(own, numbers["clean", None, "fit"])
     table = ask("theories", replaced_tables(given, replaced, own))
     whole = theory_fits().filter(pl.col("layer").is_null())
-    assert len(table) == len(whole) + len(OPERATORS) * 2 * (2 * 2 + 1 + 2)
+    assert len(table) == len(whole) + len(OPERATORS) * 2 * (2 * 3 + 1 + 2)
     keys = ["operator", "theory", "parameters", "what"]
     measures = ["value", "ci_low", "ci_high", "relabelled", "bits", "choices"]
     is_run = pl.col("what").is_in(["restored", "accuracy"])
@@ -266,7 +269,7 @@ def test_theories_are_compared_with_their_controls(given: Tables, replaced: pl.D
         assert [row["value"], row["ci_low"], row["ci_high"]] == pytest.approx(expected, rel=1e-6)
         control = None
         searched = row["theory"] in ("bag", "waves")
-        if row["theory"] == "labels" or row["parameters"] == 4:
+        if row["theory"] == "labels" or row["parameters"] in (1, 4):
             control, _ = share(given, own, numbers, row, "relabelled")
         assert row["relabelled"] == pytest.approx(control)
         assert (row["choices"] == 50) == (searched or row["theory"] == "labels")
