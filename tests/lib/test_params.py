@@ -20,6 +20,23 @@ from tests.micro import FILES, ROOT, SHIPPED, TUNED, copy_project, merged, write
 from tests.micro import changed as with_changes
 
 
+FIRST, SECOND = "abacus-digits-first", "abacus-digits-second"
+
+
+def digits(
+    first: str, second: str, third: str, source: str = "data/models/abacus-digits/step-06000"
+) -> dict[str, str]:
+    """Return an entry of the section digits."""
+    return {"source": source, "first": first, "second": second, "third": third}
+
+
+def test_two_digits_are_compared_if_the_third_repeats_the_second():
+    change = {"digits": {"two": digits(FIRST, SECOND, SECOND)}}
+    params = sections.check(Params, merged(SHIPPED, change))
+    assert params.digits["two"].entries == [FIRST, SECOND]
+    assert len(params.digits["abacus-digits"].entries) == 3
+
+
 def test_the_shipped_settings_are_allowed():
     assert (
         sections.check(Params, SHIPPED).train["abacus"].steps == SHIPPED["train"]["abacus"]["steps"]
@@ -338,12 +355,24 @@ def test_the_shipped_settings_are_allowed():
             ["trajectory.abacus.step", "-1", "greater than or equal to 0"],
         ),
         (
-            {"digits": {"m": {"first": "none", "second": "abacus", "third": "abacus"}}},
+            {"digits": {"m": digits("none", "abacus", "abacus")}},
             ["digits.m", "'none'", "subjects abacus"],
         ),
         (
-            {"digits": {"m": {"first": "abacus", "second": "abacus", "third": "abacus"}}},
+            {"digits": {"m": digits("abacus", "abacus", "abacus")}},
             ["digits.m: abacus", "answer_token None", "for 0"],
+        ),
+        (
+            {"digits": {"m": digits(FIRST, FIRST, FIRST)}},
+            [f"digits.m: {FIRST}", "answer_token 0", "for 1"],
+        ),
+        (
+            {"digits": {"m": digits(FIRST, SECOND, FIRST)}},
+            [f"digits.m: {FIRST}", "answer_token 0", "for 2"],
+        ),
+        (
+            {"digits": {"m": digits(FIRST, SECOND, SECOND, source="x")}},
+            ["digits.m.source is 'x'", f"that of {FIRST} is 'data/models/abacus-digits/"],
         ),
         ({"digits": {"m": {"first": "abacus"}}}, ["digits.m.second"]),
         (
