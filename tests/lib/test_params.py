@@ -19,7 +19,6 @@ from tests.conftest import run_in
 from tests.micro import FILES, ROOT, SHIPPED, TUNED, copy_project, merged, write_settings
 from tests.micro import changed as with_changes
 
-
 FIRST, SECOND = "abacus-digits-first", "abacus-digits-second"
 
 
