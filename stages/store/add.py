@@ -25,6 +25,7 @@ MAKERS = ("train", "finetune", "hub", "gguf")
 def main(arguments: list[str]) -> None:
     options = parsed("add", arguments)
     refuse(options.name)
+    digits = _digits(options)
     from stages.store.description import checked, source_kind  # only here: torch is slow to import
 
     report = checked(options)
@@ -42,6 +43,8 @@ def main(arguments: list[str]) -> None:
     sizes = report.sizes.model_dump(exclude_defaults=True)
     if sizes:
         added["sizes"] = [f"  {options.name}: {json.dumps(sizes)}"]
+    if digits:
+        added["digits"] = digits
     files[PARAMS] = inserted(PARAMS, added)
     for file, text in files.items():  # only now, when no text can fail any more
         with replacing(file) as partial:
@@ -49,6 +52,17 @@ def main(arguments: list[str]) -> None:
     dump = f"dvc repro stages/store/dvc.yaml:dump@{options.name}"
     print(f"\n{PARAMS} has it now, under {report.section}.")
     print(f"Its activations: {dump}; all chapters: make study")
+
+
+def _digits(options: argparse.Namespace) -> list[str]:
+    """Return the lines that --entry's file adds to the section digits. Raises ParamsError."""
+    known = read().get("digits") or {}
+    lines = []
+    for name, digits in options.digits.items():
+        if name in known:
+            raise ParamsError(f"{PARAMS} has {name} already, under digits; choose another name")
+        lines.append(f"  {name}: {json.dumps(digits)}")
+    return lines
 
 
 def _made_from(options: argparse.Namespace, kind: str) -> tuple[str, str]:

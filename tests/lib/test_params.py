@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from dvc.utils.serialize import parse_yaml
 from hypothesis import given, settings
 from hypothesis.strategies import integers, sampled_from
@@ -34,6 +35,21 @@ def test_two_digits_are_compared_if_the_third_repeats_the_second():
     params = sections.check(Params, merged(SHIPPED, change))
     assert params.digits["two"].entries == [FIRST, SECOND]
     assert len(params.digits["abacus-digits"].entries) == 3
+
+
+def test_the_entries_of_the_example_are_allowed_together():
+    """`make example-digits` adds both, and differs from this in `revision` alone."""
+    entries, sizes = {}, {}
+    for name, file in (("qwen", "entry.yaml"), ("qwen-second", "second.yaml")):
+        entry = yaml.safe_load((ROOT / "examples/qwen" / file).read_text())
+        sizes[name], compared = entry.pop("sizes"), entry.pop("digits", {})
+        entries[name] = entry | {"source": "data/models/qwen", "revision": "GGUF"}
+    added = {"subjects": entries, "sizes": sizes, "digits": compared}
+    params = sections.check(Params, with_changes(added))
+    assert params.digits["qwen-digits"].entries == [*entries]
+    first, second = (params.subjects[name] for name in entries)
+    assert second == first.model_copy(update={"answer_token": 1, "operators": ["add", "subtract"]})
+    assert sizes["qwen"] == sizes["qwen-second"]
 
 
 def test_the_shipped_settings_are_allowed():
