@@ -104,17 +104,20 @@ class Grid:
 
 
 @pytest.mark.parametrize("operator", ["add", "subtract", "multiply"])
-@pytest.mark.parametrize("predicts", ["results", "first", "chunks"])
+@pytest.mark.parametrize("predicts", ["results", "first", "second", "chunks"])
 def test_digits_of_cells_are_those_of_their_text(operator: str, predicts: str):
     op1, op2 = np.indices((30, 30))
     results = {"add": op1 + op2, "subtract": op1 - op2, "multiply": op1 * op2}[operator]
     results = np.where(results < 100, results, -1)
     attributes = {"operator": operator}
+    digit = {"first": 0, "second": 1}.get(predicts)
     if predicts != "results":
-        tokens = [str(n)[0] if predicts == "first" else str(n) for n in range(99)]
+        tokens = [str(n) for n in range(99)]
+        if digit is not None:
+            tokens = [text[digit : digit + 1] or "-1" for text in tokens]
         attributes["asked"] = ",".join([*tokens, "-1"])  # no answer to 99
     digits = digit_means.digits_of(Grid(attributes, {"result": results}))
-    places = {"results": ["ones", "tens"], "first": ["asked"], "chunks": []}[predicts]
+    places = {"results": ["ones", "tens"], "chunks": []}.get(predicts, ["asked"])
     if operator != "multiply" and places:
         places.append("carry")
     assert list(digits) == places
@@ -126,7 +129,7 @@ def test_digits_of_cells_are_those_of_their_text(operator: str, predicts: str):
         expected = {
             "ones": int(text[-1]),
             "tens": int(text[-2]) if len(text) > 1 else -1,
-            "asked": int(text[0]) if result != 99 else -1,
+            "asked": -1 if result == 99 else int(text[digit or 0 :][:1] or -1),
             "carry": int(sum(columns) > 9 if operator == "add" else columns[0] < columns[1]),
         }
         for place, every in digits.items():
