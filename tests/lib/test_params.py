@@ -39,7 +39,8 @@ def test_two_digits_are_compared_if_the_third_repeats_the_second():
 
 def test_the_entries_of_the_example_are_allowed_together():
     """`make example-digits` adds both, and differs from this in `revision` alone."""
-    entries, sizes = {}, {}
+    entries: dict[str, dict] = {}
+    sizes: dict[str, dict] = {}
     for name, file in (("qwen", "entry.yaml"), ("qwen-second", "second.yaml")):
         entry = yaml.safe_load((ROOT / "examples/qwen" / file).read_text())
         sizes[name], compared = entry.pop("sizes"), entry.pop("digits", {})

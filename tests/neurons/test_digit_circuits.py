@@ -170,8 +170,8 @@ def mean_effects(given: Tables) -> pl.DataFrame:
 
 
 def ask_digits(given: Tables, ks: list[int] = KS) -> pl.DataFrame:
-    names = ("late_layers", "pairs", "neuron_interventions", "runs")
-    names += ("digit_neurons", "digit_pairs", "digit_interventions")
+    names = ["late_layers", "pairs", "neuron_interventions", "runs"]
+    names += ["digit_neurons", "digit_pairs", "digit_interventions"]
     return ask("digit_circuits", only(given, *names), **digits_of(given), operator_ks=ks)
 
 
