@@ -1,13 +1,15 @@
 # make: sets up .venv, builds the page of the default model and all that it needs, and prints a
 # summary.   make study: all models, and what compares them.   make model NAME=mine: one model of
-# params.yaml.   make example: a real model (examples/qwen).   make test: runs every test.
+# params.yaml.   make example: a real model (examples/qwen).   make example-digits: also the second
+# digit of its answers.   make test: runs every test.
 # `branches` runs what is missing side by side, then `dvc repro`, or `dvc repro --all-pipelines` for
 # make study. It loads libraries once. Plain `dvc repro` gives the same outputs, and takes longer.
 PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE # each of hundreds of stages would compile our code again
 
-.PHONY: all quick study model example setup test bench lint site remote push pull starter lock
+.PHONY: all quick study model example example-digits setup test bench lint site remote push pull
+.PHONY: starter lock
 all: setup
 	@python -m stages.lib.console.locks
 	python -m stages.lib.console.branches default
@@ -50,6 +52,17 @@ example: setup
 			echo "make example: qwen in params.yaml is from another model than $(MODEL);" \
 				"remove its entry first" >&2; exit 1; }; done; fi
 	$(through_every_chapter)
+
+# make example-digits MODEL=…: also the entry that predicts the second digit, and both digits
+# compared. It reads the folder of the model that `make example` makes.
+example-digits: NAME = qwen-second
+example-digits: example
+	@grep -q '^  qwen-second:' params.yaml || \
+		bag add qwen-second data/models/qwen --entry examples/qwen/second.yaml
+	$(through_every_chapter)
+	python -m stages.warm dvc repro stages/neurons/dvc.yaml:digit_figure@qwen-digits \
+		stages/claims/dvc.yaml:digit_claims@qwen-digits
+	@echo "Both digits compared: reports/neurons/qwen-digits.png and table digit_circuits"
 
 setup: .venv/installed
 

@@ -47,7 +47,7 @@ from stages.lib.core.files import replacing
 from stages.lib.core.settings import ParamsError, Section, check, place, read, repeated
 from stages.lib.core.vocabulary import CHAPTERS
 from stages.lib.heuristics.catalogue_grid import Heuristics
-from stages.lib.settings import GgufModel, HubModel, Passes, Runs
+from stages.lib.settings import Digits, GgufModel, HubModel, Passes, Runs
 from stages.lib.subject import MoreSubjects, Name, Point, Sizes, Subjects, SubjectSettings
 from stages.mediation.settings import (
     Mediation,
@@ -61,7 +61,6 @@ from stages.neurons.settings import (
     AttributionAgreement,
     AttributionRecall,
     CausalVotes,
-    Digits,
     NeuronCircuits,
     NeuronEffects,
     NeuronInterventions,
@@ -280,17 +279,17 @@ class Params(Section):
     @model_validator(mode="after")
     def _check_digits(self) -> Self:
         for model, digits in self.digits.items():
-            for token, name in enumerate(digits.model_dump().values()):
+            for token, name in enumerate(digits.entries):
                 if name not in self.subjects:
                     problem = f"digits.{model} names {name!r}"
                     raise ValueError(f"{problem}; there are the subjects {_listed(self.subjects)}")
-                subject, source = self.subjects[name], self.subjects[digits.first].source
+                subject = self.subjects[name]
                 if subject.answer_token != token:
                     problem = f"digits.{model}: {name} has answer_token {subject.answer_token}"
                     raise ValueError(f"{problem}, but it is listed for {token}")
-                if subject.source != source:
-                    problem = f"digits.{model}: {name} is another model than {digits.first}"
-                    raise ValueError(f"{problem}, whose source is {source}")
+                if subject.source != digits.source:
+                    problem = f"digits.{model}.source is {digits.source!r}"
+                    raise ValueError(f"{problem}, and that of {name} is {subject.source!r}")
         return self
 
     @model_validator(mode="after")

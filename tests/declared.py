@@ -11,8 +11,8 @@ import yaml
 
 from stages.lib.core.settings import files, key_of
 from stages.lib.core.vocabulary import CHAPTERS
+from stages.lib.settings import Digits
 from stages.lib.subject import Sizes, SubjectSettings
-from stages.neurons.settings import Digits
 from tests.micro import FILES
 from tests.report.report_files import read_by
 
@@ -174,8 +174,7 @@ def sections(stage: str) -> set[str]:
     used = {key_of(name) + setting for name, setting in loaded}
     used |= set(re.findall(r"\bread\(\)\[\"(\w+)\"\]", text))
     if re.search(r"\b(Subject\.named|load_subject)\(", text):
-        section = f"{_subjects(entry)}.${{key}}" if entry["foreach"] else "subjects.${default}"
-        used.add(section)
+        used.add(_section_of_model(entry))
     for function, section in READERS.items():
         if f"{function}(" in text:
             used.add(f"{section}.${{key}}")
@@ -213,6 +212,15 @@ def _values(section: str, entry: dict) -> dict[str, Any]:
     if name in kinds:  # shipped settings may have no entry
         return dict(kinds[name].model_fields)
     return next(iter(values.values()))
+
+
+def _section_of_model(entry: dict) -> str:
+    """Return the settings of the model that a stage's command names."""
+    if not entry["foreach"]:
+        return "subjects.${default}"
+    if "${item.first}" in entry["cmd"]:
+        return "subjects.${item.first}"
+    return f"{_subjects(entry)}.${{key}}"
 
 
 def _subjects(entry: dict) -> str:

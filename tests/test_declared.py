@@ -76,7 +76,7 @@ def test_a_python_stage_lists_every_file_it_names(stage: str):
 def test_a_stage_has_a_description_and_runs_its_own_module(stage: str):
     entry, source = STAGES[stage], declared.source(stage)
     assert entry["desc"]
-    subject = r"( \$\{(key|default)\})?"
+    subject = r"( \$\{(key|default|item\.first)\})?"
     if "/" not in stage:
         module = rf"stages\.(report\.)?{source.stem}{subject}"
     elif source == declared.RUNNER:
@@ -107,7 +107,7 @@ def test_every_checksum_in_a_lock_has_its_kind():
 @pytest.mark.parametrize("stage", RUNS)
 def test_a_stage_of_runs_lists_the_tables_that_its_command_names(stage: str):
     command = STAGES[stage]["cmd"].removeprefix("python -m stages.lib.executor.runs ")
-    experiment, _, *pairs = command.split()
+    experiment, model, *pairs = command.split()
     names = [f"{experiment}_interventions", *(pairs or ["circuit/pairs"])]
-    tables = {f"data/${{key}}/{table}.parquet" for table in names}
+    tables = {f"data/{model}/{table}.parquet" for table in names}
     assert {path for path in declared.read(stage) if path.endswith(".parquet")} == tables

@@ -75,6 +75,8 @@ def test_every_declared_output_is_there(micro: Path):
     nobodys = {
         "subjects/hub",
         "subjects/gguf",
+        "neurons/digit_interventions",
+        "neurons/digit_runs",
         "neurons/digit_circuits",
         "neurons/digit_figure",
         "claims/digit_claims",

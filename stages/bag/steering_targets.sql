@@ -12,20 +12,24 @@
 -- target   INTEGER  the digit that the prompt is steered to
 -- wanted   INTEGER  token that the model predicts if it follows: of the result with the target
 --                   digit; for carry of the result that is 10 larger or smaller. A target is left
---                   out if the model has no such token, or if it is the token of the result
+--                   out if the model has no such token, or if it is the token of the result. So is
+--                   a result with more or fewer digits if the prompt has the first digit already:
+--                   105 for 95, if 9 is part of the prompt
 with
     digits as (select distinct operator, place, digit from digit_means where cells > 0),
-    answers as (  -- the token of a result
-        select operator, number as result, token
+    answers as (  -- the token of a result, and what stands between op2 and this token
+        select operator, number as result, token, null as before
         from numbers, (select distinct operator from digits)
         where not exists (from digits where place = 'asked')
         union all
-        select distinct operator, result, answer_token from prompts
+        select operator, result, answer_token, any_value(tokens[op2_position + 2:])
+        from prompts
         where exists (from digits where place = 'asked')
+        group by operator, result, answer_token
     ),
     own as (
         select
-            pair, operator, place, result, answer_token,
+            pair, operator, place, result, answer_token, tokens[positions.op2 + 2:] as before,
             case place
                 when 'ones' then result % 10
                 when 'tens' then result // 10 % 10
@@ -37,7 +41,7 @@ with
         join (select distinct operator, place from digits) using (operator)
         left join numbers on token = answer_token
         where split = 'evaluation' and (place <> 'tens' or result >= 10)
-            and (operator, result, answer_token) in (from answers)
+            and (operator, result, answer_token) in (select operator, result, token from answers)
     ),
     others as (
         select own.*, digit as target,
@@ -53,6 +57,9 @@ with
                 when place = 'carry' and own.operator = 'subtract' then -10
                 else 10
             end
+            and (
+                answers.before is null or answers.before = own.before
+                or len(answers.result::varchar) = len(own.result::varchar))
         left join numbers on place = 'asked' and numbers.number = digit
         where digit <> source and wanted <> answer_token
             and (place <> 'tens' or answers.result >= 10)

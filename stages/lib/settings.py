@@ -1,4 +1,4 @@
-"""Settings that several chapters share: passes through a model, and downloaded models."""
+"""Settings that several chapters share: passes through a model, downloaded models, digits."""
 
 import re
 from typing import Annotated
@@ -60,3 +60,23 @@ class GgufModel(Section):
     """A GGUF file that is converted to a model folder."""
 
     file: Annotated[str, Field(min_length=1)]
+
+
+class Digits(Section):
+    """One model, and its entries that predict the first, second and third digit of an answer.
+
+    DVC needs every key: if only two digits are compared, third repeats second.
+    """
+
+    source: str
+    first: str
+    second: str
+    third: str
+
+    @property
+    def entries(self) -> list[str]:
+        """Return the entry of each digit, two or three of them."""
+        entries = [self.first, self.second]
+        if self.third != self.second:
+            entries.append(self.third)
+        return entries

@@ -2,9 +2,11 @@
 -- digit's top neurons on another digit's logit. Neurons are selected on half of the prompts and
 -- measured on the other half, in both directions. So are a digit's own neurons, so that selection
 -- by chance affects all digits alike. A prompt is in the same half for all digits. Only layers that
--- are late for all digits count, at the position where the digit is predicted. If not every neuron
--- was patched (patched_neurons above 0), the k neurons are those of the random sample, which is the
--- same for all digits.
+-- are late for all digits count, at the position where the digit is predicted, and operators that
+-- all digits have. If not every neuron was patched (patched_neurons above 0), attribution selects
+-- the top neurons (digit_neurons), k is the smallest of operator_ks, and patches on all digits'
+-- prompts measure them (digit_interventions). The share by chance is then that of the neurons in
+-- the random sample.
 --
 -- subject          VARCHAR  the model that predicts the first digit; the models for the other
 --                           digits are the same network (digits in params.yaml)
@@ -25,23 +27,39 @@
 --                           sets do on average: k / (2n - k)
 with
     digits as (
-        select
-            unnest([$first, $second, $third]) as subject,
-            unnest(range(1, 4))::integer as digit
+        select subject, min(digit)::integer as digit
+        from (
+            select unnest([$first, $second, $third]) as subject, unnest(range(1, 4)) as digit
+        )
+        group by subject
     ),
-    prompts as (
-        select digit, pair, operator, lot('half', operator, op1, op2) % 2 as half
+    operators as (
+        select operator
         from pairs join digits using (subject)
         where split = 'discovery'
+        group by operator
+        having count(distinct digit) = (select count(*) from digits)
+    ),
+    prompts as (
+        select digit, pair, operator, (lot('half', operator, op1, op2) % 2)::integer as half
+        from pairs join digits using (subject)
+        where split = 'discovery' and operator in (from operators)
     ),
     patches as (
         select digit, intervention, layer, units[1] as neuron
         from neuron_interventions join digits using (subject) join late_layers using (subject)
         where position = 'last' and layer >= first_layer and neuron_interventions.operator is null
     ),
-    shared as (select layer from patches group by layer having count(distinct digit) = 3),
-    answers as (select digit, runs.* from runs join digits using (subject)),
-    effects as (
+    shared as (
+        select layer
+        from patches
+        group by layer
+        having count(distinct digit) = (select count(*) from digits)
+    ),
+    answers as (
+        select digit, runs.* from runs join digits using (subject) where experiment <> 'digit'
+    ),
+    patched as (  -- every neuron, or the random sample
         select digit, operator, half, layer, neuron, avg(logit_effect(p, c)) as effect
         from answers as p
         join answers as c using (digit, pair)
@@ -50,28 +68,52 @@ with
         where c.intervention = 0 and layer in (from shared)
         group by all
     ),
+    tops as (  -- the top neurons by attribution of all digits
+        select digit, digit_pairs.operator, half, layer, units[1] as neuron,
+            avg(logit_effect(p, c)) as effect
+        from runs as p
+        join runs as c using (pair)
+        join digit_interventions as i on i.intervention = p.intervention
+        join digit_pairs using (pair)
+        where p.experiment = 'digit' and c.experiment = 'digit' and c.intervention = 0
+            and component = 'neuron'
+        group by all
+    ),
     ranked as (
         select
-            *,
+            digit, operator, half, layer, neuron, effect,
+            effect as sampled_effect,
+            null::integer as neurons,
             row_number() over (
                 partition by digit, operator, half, layer order by effect desc, neuron) as place
-        from effects
+        from patched
+        where not exists (from digit_neurons)
+        union all
+        select
+            digit, operator, half, layer, neuron, tops.effect,
+            patched.effect as sampled_effect,
+            neurons,
+            rank as place
+        from tops
+        full join patched using (digit, operator, half, layer, neuron)
+        left join digit_neurons using (digit, operator, half, layer, neuron)
+        where exists (from digit_neurons)
     ),
     crossed as (
         select
             operator, layer, measured.digit,
             selected.digit as of_digit,
             k, selected.half,
-            count(*) as neurons,
+            coalesce(any_value(measured.neurons), count(*)) as neurons,
             sum(measured.effect) filter (where selected.place <= k) as effect,
-            sum(measured.effect) * k / count(*) as by_chance,
+            sum(measured.sampled_effect) * k / count(measured.sampled_effect) as by_chance,
             count(*) filter (where selected.place <= k and measured.place <= k) as common
         from ranked as measured
         join ranked as selected using (operator, layer, neuron)
         cross join (select unnest($operator_ks)::integer as k)
         where measured.half <> selected.half
         group by operator, layer, measured.digit, of_digit, k, selected.half
-        having k <= count(*)
+        having count(measured.effect) filter (where selected.place <= k) = k
     ),
     pooled as (
         select

@@ -64,11 +64,3 @@ class OperatorOverlaps(Section):
     """Whether two operators use the same neurons."""
 
     operator_ks: Counts
-
-
-class Digits(Section):
-    """The models that predict the first, second and third token of one model's answers."""
-
-    first: str
-    second: str
-    third: str

@@ -28,6 +28,7 @@ LAST_OF_STORE = ("accuracy", "task_accuracy", "answer_accuracy", "architecture",
 def main(arguments: list[str]) -> None:
     options = parsed("add", arguments)
     refuse(options.name)
+    digits = _digits(options)
     kernels.begin_early(options)
     from stages.store.description import checked, source_kind  # only here: torch is slow to import
 
@@ -46,6 +47,8 @@ def main(arguments: list[str]) -> None:
     sizes = report.sizes.model_dump(exclude_defaults=True)
     if sizes:
         added["sizes"] = [f"  {options.name}: {json.dumps(sizes)}"]
+    if digits:
+        added["digits"] = digits
     files[PARAMS] = inserted(PARAMS, added)
     for file, text in files.items():  # only now, when no text can fail any more
         with replacing(file) as partial:
@@ -69,6 +72,17 @@ def next_steps(name: str, section: str) -> list[str]:
 def stage_of_store(stage: str, name: str) -> str:
     """Return DVC's name of a model's stage of the chapter store."""
     return f"stages/store/dvc.yaml:{stage}@{name}"
+
+
+def _digits(options: argparse.Namespace) -> list[str]:
+    """Return the lines that --entry's file adds to the section digits. Raises ParamsError."""
+    known = read().get("digits") or {}
+    lines = []
+    for name, digits in options.digits.items():
+        if name in known:
+            raise ParamsError(f"{PARAMS} has {name} already, under digits; choose another name")
+        lines.append(f"  {name}: {json.dumps(digits)}")
+    return lines
 
 
 def _made_from(options: argparse.Namespace, kind: str) -> tuple[str, str]:

@@ -71,15 +71,15 @@ def parser(command: str) -> argparse.ArgumentParser:
     result.add_argument(
         "--entry",
         type=Path,
-        help="YAML file with keys of the model's entry and its sizes, such as "
-        "examples/qwen/entry.yaml",
+        help="YAML file with keys of the model's entry, its sizes and entries of digits, such as "
+        "examples/qwen/second.yaml",
     )
     result.add_argument(
         "--measure",
         action="store_true",
         help="load the model, whatever its size, and time its forward passes for 3 s",
     )
-    result.set_defaults(layers="all", operators=[*OPERATORS], sizes=None)
+    result.set_defaults(layers="all", operators=[*OPERATORS], sizes=None, digits={})
     return result
 
 
@@ -94,18 +94,22 @@ def parsed(command: str, arguments: list[str]) -> argparse.Namespace:
         return options.parse_args(arguments)
     # only here: pydantic and Polars are slow to import, and help needs neither
     from stages.lib.core.settings import ParamsError, check, sections_of
-    from stages.lib.subject import Sizes
+    from stages.lib.settings import Digits
+    from stages.lib.subject import Name, Sizes
 
     if not file.is_file():
         raise ParamsError(f"no file {file} for --entry; correct the path")
     entry = dict(sections_of(file, file.read_text(encoding="utf-8")))
     sizes = check(Sizes, entry.pop("sizes", {}), "sizes")
     has_sizes = sizes != Sizes()
+    digits = entry.pop("digits", {})
+    check(dict[Name, Digits], digits, "digits")
     unknown = sorted(entry.keys() - set(IN_ENTRY))
     if unknown:
         known = ", ".join(sorted(IN_ENTRY))
-        raise ParamsError(f"{file} names {unknown[0]!r}; an entry's keys are {known} and sizes")
-    options.set_defaults(**entry, sizes=sizes if has_sizes else None)
+        allowed = f"an entry's keys are {known}, digits and sizes"
+        raise ParamsError(f"{file} names {unknown[0]!r}; {allowed}")
+    options.set_defaults(**entry, sizes=sizes if has_sizes else None, digits=digits)
     result = options.parse_args(arguments)
     if result.budget and has_sizes:
         raise ParamsError(f"{file} has sizes, which --budget would choose; leave one of them out")

@@ -8,7 +8,7 @@ import pytest
 
 from stages.bag import digit_means, steering_given
 from tests.bag.knocked import standing
-from tests.made import ask, frame
+from tests.made import Tables, ask, frame
 
 DRAWS = {"steering_draws": 2, "steering_seed": 0}
 SIZES = {"steered_neurons": [2, 4], "steering_seed": 0}
@@ -44,6 +44,8 @@ def pairs() -> pl.DataFrame:
         "answer_token": [17, 52, 109, 52],
     }
     table = frame(subject="s", pair=range(4), seed=0, **columns)
+    tokens = pl.concat_list(pl.lit(token) for token in range(4))
+    table = table.with_columns(tokens=tokens, positions=pl.struct(op2=pl.lit(2)))
     return table.cast(dict.fromkeys(("op1", "op2", "result"), pl.Int32))
 
 
@@ -52,7 +54,7 @@ def numbers() -> pl.DataFrame:
 
 
 def given() -> dict[str, pl.DataFrame]:
-    prompts = pairs().select("operator", "result", "answer_token")
+    prompts = pairs().select("operator", "result", "answer_token", "tokens", op2_position=pl.lit(2))
     return {"digit_means": means(), "pairs": pairs(), "numbers": numbers(), "prompts": prompts}
 
 
@@ -119,17 +121,20 @@ class Grid:
 
 
 @pytest.mark.parametrize("operator", ["add", "subtract", "multiply"])
-@pytest.mark.parametrize("predicts", ["results", "first", "chunks"])
+@pytest.mark.parametrize("predicts", ["results", "first", "second", "chunks"])
 def test_digits_of_cells_are_those_of_their_text(operator: str, predicts: str):
     op1, op2 = np.indices((30, 30))
     results = {"add": op1 + op2, "subtract": op1 - op2, "multiply": op1 * op2}[operator]
     results = np.where(results < 100, results, -1)
     attributes = {"operator": operator}
+    digit = {"first": 0, "second": 1}.get(predicts)
     if predicts != "results":
-        tokens = [str(n)[0] if predicts == "first" else str(n) for n in range(99)]
+        tokens = [str(n) for n in range(99)]
+        if digit is not None:
+            tokens = [text[digit : digit + 1] or "-1" for text in tokens]
         attributes["asked"] = ",".join([*tokens, "-1"])  # no answer to 99
     digits = digit_means.digits_of(Grid(attributes, {"result": results}))
-    places = {"results": ["ones", "tens"], "first": ["asked"], "chunks": []}[predicts]
+    places = {"results": ["ones", "tens"], "chunks": []}.get(predicts, ["asked"])
     if operator != "multiply" and places:
         places.append("carry")
     assert list(digits) == places
@@ -141,7 +146,7 @@ def test_digits_of_cells_are_those_of_their_text(operator: str, predicts: str):
         expected = {
             "ones": int(text[-1]),
             "tens": int(text[-2]) if len(text) > 1 else -1,
-            "asked": int(text[0]) if result != 99 else -1,
+            "asked": -1 if result == 99 else int(text[digit or 0 :][:1] or -1),
             "carry": int(sum(columns) > 9 if operator == "add" else columns[0] < columns[1]),
         }
         for place, every in digits.items():
@@ -171,25 +176,38 @@ def test_each_prompt_has_its_own_digit_and_other_digits_as_targets():
     assert sorted(tens) == [1, 2, 3]  # 02 has no tens
 
 
-def test_a_model_that_predicts_one_digit_is_steered_to_digits_and_carries():
-    """The model predicts the first digit. Its pairs are 82 - 15, 85 - 12 and 12 - 9."""
-    columns = {
-        "op1": [82, 85, 12],
-        "op2": [15, 12, 9],
-        "result": [67, 73, 3],
-        "answer_token": [16, 17, 13],
-    }
-    own = frame(subject="s", operator="subtract", pair=range(3), split="evaluation", **columns)
-    prompts = pl.DataFrame({"operator": "subtract", "result": range(100)})
-    first = pl.col("result").cast(pl.String).str.head(1).cast(pl.Int32)
-    tables = {
-        "digit_means": means(("subtract",)).filter(pl.col("place") != "tens"),
-        "pairs": own,
+def one_digit(operator: str, results: dict[tuple[int, int], int], number: int) -> Tables:
+    """Return tables of a model that predicts one digit of its answers. number: from 0.
+
+    results: op1, op2 -> result of each pair.
+    """
+    own = [(op1, op2, *read(result, number)) for (op1, op2), result in results.items()]
+    columns = ["op1", "op2", "result", "tokens", "answer_token"]
+    pairs = pl.DataFrame(own, schema=columns, orient="row")
+    keys = {"subject": "s", "operator": operator, "split": "evaluation"}
+    literals = {name: pl.lit(value) for name, value in keys.items()}
+    every = [read(result, number) for result in range(400)]
+    prompts = pl.DataFrame(every, schema=columns[2:], orient="row")
+    digits = means((operator,)).filter(pl.col("place") != "tens")
+    return {
+        "digit_means": digits.with_columns(place=pl.col("place").replace("ones", "asked")),
+        "pairs": pairs.with_row_index("pair").with_columns(
+            pl.col("pair").cast(pl.Int32), positions=pl.struct(op2=pl.lit(2)), **literals
+        ),
         "numbers": numbers().head(10),
-        "prompts": prompts.with_columns(answer_token=first + 10),
+        "prompts": prompts.with_columns(operator=pl.lit(operator), op2_position=pl.lit(2)),
     }
-    place = pl.col("place").replace("ones", "asked")
-    tables["digit_means"] = tables["digit_means"].with_columns(place=place)
+
+
+def read(result: int, number: int) -> tuple[int, list[int], int | None]:
+    """Return a result, a prompt with the digits before this one, and the digit's token."""
+    tokens = [10 + int(digit) for digit in str(result)]
+    return result, [0, 1, 2, 3, *tokens[:number]], next(iter(tokens[number:]), None)
+
+
+def test_a_model_that_predicts_the_first_digit_is_steered_to_digits_and_carries():
+    results = {(82, 15): 67, (85, 12): 73, (12, 9): 3}
+    tables = one_digit("subtract", results, 0)
     table = ask("steering_targets", tables, **DRAWS | {"steering_draws": 9})
     digits = table.filter(place="asked")
     assert digits.group_by("pair").len()["len"].to_list() == [10] * 3
@@ -197,6 +215,20 @@ def test_a_model_that_predicts_one_digit_is_steered_to_digits_and_carries():
     # 67 without its borrow is 77, 73 with one is 63, 3 without one is 13
     carry = table.filter(place="carry", draw=1).select("pair", "source", "target", "wanted")
     assert carry.rows() == [(0, 1, 0, 17), (1, 0, 1, 16), (2, 1, 0, 11)]
+
+
+def test_a_model_that_predicts_the_second_digit_is_steered_to_carries_into_it():
+    """Of two digits, the second is the ones, which have no carry."""
+    results = {(75, 48): 123, (91, 98): 189, (151, 40): 191, (27, 48): 75, (51, 42): 93}
+    table = ask("steering_targets", one_digit("add", results, 1), **DRAWS)
+    carry = table.filter(place="carry")
+    assert carry.filter(draw=0).select("pair", "source", "wanted").rows() == [
+        (0, 1, 12), (1, 0, 18), (2, 0, 19), (3, 1, 15), (4, 0, 13)
+    ]  # fmt: skip
+    # 123 without its carry is 113, 189 with one is 199, and 191 is 201, with the tens digit 0; 75
+    # and 65 have the same second digit; that of 103 is a tens digit, and after 9 the ones come
+    others = carry.filter(draw=1).select("pair", "target", "wanted")
+    assert others.rows() == [(0, 0, 11), (1, 1, 19), (2, 1, 10)]
 
 
 def test_arms_have_the_neurons_that_the_digit_explains_best():

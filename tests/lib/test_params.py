@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from dvc.utils.serialize import parse_yaml
 from hypothesis import given, settings
 from hypothesis.strategies import integers, sampled_from
@@ -18,6 +19,38 @@ from stages.settings import Params
 from tests.conftest import run_in
 from tests.micro import FILES, ROOT, SHIPPED, TUNED, copy_project, merged, write_settings
 from tests.micro import changed as with_changes
+
+FIRST, SECOND = "abacus-digits-first", "abacus-digits-second"
+
+
+def digits(
+    first: str, second: str, third: str, source: str = "data/models/abacus-digits/step-06000"
+) -> dict[str, str]:
+    """Return an entry of the section digits."""
+    return {"source": source, "first": first, "second": second, "third": third}
+
+
+def test_two_digits_are_compared_if_the_third_repeats_the_second():
+    change = {"digits": {"two": digits(FIRST, SECOND, SECOND)}}
+    params = sections.check(Params, merged(SHIPPED, change))
+    assert params.digits["two"].entries == [FIRST, SECOND]
+    assert len(params.digits["abacus-digits"].entries) == 3
+
+
+def test_the_entries_of_the_example_are_allowed_together():
+    """`make example-digits` adds both, and differs from this in `revision` alone."""
+    entries: dict[str, dict] = {}
+    sizes: dict[str, dict] = {}
+    for name, file in (("qwen", "entry.yaml"), ("qwen-second", "second.yaml")):
+        entry = yaml.safe_load((ROOT / "examples/qwen" / file).read_text())
+        sizes[name], compared = entry.pop("sizes"), entry.pop("digits", {})
+        entries[name] = entry | {"source": "data/models/qwen", "revision": "GGUF"}
+    added = {"subjects": entries, "sizes": sizes, "digits": compared}
+    params = sections.check(Params, with_changes(added))
+    assert params.digits["qwen-digits"].entries == [*entries]
+    first, second = (params.subjects[name] for name in entries)
+    assert second == first.model_copy(update={"answer_token": 1, "operators": ["add", "subtract"]})
+    assert sizes["qwen"] == sizes["qwen-second"]
 
 
 def test_the_shipped_settings_are_allowed():
@@ -338,12 +371,24 @@ def test_the_shipped_settings_are_allowed():
             ["trajectory.abacus.step", "-1", "greater than or equal to 0"],
         ),
         (
-            {"digits": {"m": {"first": "none", "second": "abacus", "third": "abacus"}}},
+            {"digits": {"m": digits("none", "abacus", "abacus")}},
             ["digits.m", "'none'", "subjects abacus"],
         ),
         (
-            {"digits": {"m": {"first": "abacus", "second": "abacus", "third": "abacus"}}},
+            {"digits": {"m": digits("abacus", "abacus", "abacus")}},
             ["digits.m: abacus", "answer_token None", "for 0"],
+        ),
+        (
+            {"digits": {"m": digits(FIRST, FIRST, FIRST)}},
+            [f"digits.m: {FIRST}", "answer_token 0", "for 1"],
+        ),
+        (
+            {"digits": {"m": digits(FIRST, SECOND, FIRST)}},
+            [f"digits.m: {FIRST}", "answer_token 0", "for 2"],
+        ),
+        (
+            {"digits": {"m": digits(FIRST, SECOND, SECOND, source="x")}},
+            ["digits.m.source is 'x'", f"that of {FIRST} is 'data/models/abacus-digits/"],
         ),
         ({"digits": {"m": {"first": "abacus"}}}, ["digits.m.second"]),
         (

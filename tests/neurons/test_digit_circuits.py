@@ -1,9 +1,10 @@
-"""The query about circuits of single digits against brute force, on made runs of neurons whose
+"""The queries about circuits of single digits against brute force, on made runs of neurons whose
 effects are planted.
 """
 
 from collections import defaultdict
 from itertools import product
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -14,39 +15,131 @@ from polars.testing import assert_frame_equal
 from stages.neurons import digit_figure
 from tests import made
 from tests.circuit.figure_tables import image
-from tests.made import FIRST, KS, LAYERS, NEURONS, OPERATORS, Tables, ask, frame, only
+from tests.made import FIRST, KS, LAYERS, NEURONS, OPERATORS, SITES, Tables, ask, frame, only
 
 DIGITS = ("first-asked", "second-asked", "third-asked")
 KEYS = ["subject", "operator", "half", "layer", "neuron"]
+LATE = LAYERS - FIRST
+SAMPLED = 3  # random neurons of a layer, if not all are patched
 
 
 def of_digits(
-    effects: np.ndarray, noise: float = 0.0, first_layers: tuple[int, ...] = (FIRST,) * 3
+    effects: np.ndarray,
+    noise: float = 0.0,
+    first_layers: tuple[int, ...] = (FIRST,) * 3,
+    patched_neurons: int = 0,
+    estimates: np.ndarray | None = None,
+    k: int = 2,
 ) -> Tables:
-    """Tables of three subjects in which each late neuron has this effect on the digit, (3, layers,
-    neurons), and noise by prompt.
+    """Return tables of models for two or three digits, with planted effects and noise by prompt.
+
+    effects: of each neuron on each digit, (digits, layers, neurons); patched_neurons: 0 for all;
+    estimates: mean attributions, by default the effects; k: top neurons of a digit.
     """
-    given = only(made.measured(), "neuron_interventions", "pairs", "runs")
+    if estimates is None:
+        estimates = effects
+    random = np.random.default_rng(5)
+    tables: dict[str, list[pl.DataFrame]] = defaultdict(list)
+    for number, first in zip(range(len(effects)), first_layers, strict=False):
+        own = of_digit(effects, number, noise, patched_neurons, estimates[number], random)
+        own["late_layers"] = frame(subject="s", first_layer=[first], layers=LAYERS)
+        for name, table in own.items():
+            tables[name].append(table.with_columns(subject=pl.lit(DIGITS[number])))
+    given = {name: pl.concat(parts) for name, parts in tables.items()}
+    given["architecture"] = given["architecture"].head(1)  # of the first digit
+    return with_top_neurons(given, effects, noise, k, random)
+
+
+def of_digit(
+    effects: np.ndarray,
+    number: int,
+    noise: float,
+    patched_neurons: int,
+    estimates: np.ndarray,
+    random: np.random.Generator,
+) -> Tables:
+    """Return the tables of the model for one digit. number: of the digit, from 0."""
+    given = only(made.model(), "architecture", "late_layers", "pairs")
     # two pairs of each prompt
     prompts = given["pairs"].with_columns(op1=pl.col("pair") // 2, op2=pl.lit(1, pl.Int32))
-    given["pairs"] = prompts
-    rng = np.random.default_rng(5)
-    late = late_neurons(given["neuron_interventions"])
-    numbers = given["runs"]["intervention"].to_numpy()
-    tables: dict[str, list[pl.DataFrame]] = defaultdict(list)
-    for subject, planted, first in zip(DIGITS, effects, first_layers, strict=True):
-        by_intervention = np.zeros(numbers.max() + 1)
-        by_intervention[late["intervention"]] = planted[late["layer"], late["neuron"]]
-        noises = noise * rng.normal(size=len(numbers)) * (numbers > 0)
-        logits = pl.Series(2 * (by_intervention[numbers] + noises), dtype=pl.Float32)
-        answers = {"counterfactual_logit": logits, "answer_logit": pl.lit(0.0, pl.Float32)}
-        own = {
-            "runs": given["runs"].with_columns(**answers),
-            "late_layers": frame(subject="s", first_layer=[first], layers=LAYERS),
-        }
-        for name, table in (given | own).items():
-            tables[name].append(table.with_columns(subject=pl.lit(subject)))
-    return {name: pl.concat(parts) for name, parts in tables.items()}
+    given["pairs"] = prompts.with_columns(**tokens(""), **tokens("counterfactual_"))
+    given["neuron_attributions"] = attributions(estimates, given["pairs"], noise, random)
+    few = {"patched_neurons": patched_neurons, "sampled_neurons": SAMPLED}
+    interventions = ask("neuron_interventions", only(given, *made.CHOICE), **few)
+    runs = made.runs(interventions, given["pairs"], "neuron")
+    digit = pl.lit(number + 1, pl.Int32)
+    runs = with_effects(runs.with_columns(digit=digit), interventions, effects, noise, random)
+    return given | {"neuron_interventions": interventions, "runs": runs}
+
+
+def tokens(which: str) -> dict[str, pl.Expr]:
+    """Return the columns of a pair that the model reads."""
+    roles = ("op1", "operator", "op2", "last")
+    positions = [pl.lit(place, pl.Int16).alias(role) for place, role in enumerate(roles)]
+    return {
+        f"{which}tokens": pl.concat_list(pl.lit(token, pl.Int32) for token in range(1, 5)),
+        f"{which}answer_token": pl.lit(5, pl.Int32),
+        f"{which}positions": pl.struct(positions),
+    }
+
+
+def attributions(
+    estimates: np.ndarray, pairs: pl.DataFrame, noise: float, random: np.random.Generator
+) -> pl.DataFrame:
+    """Return each neuron's attribution on each discovery pair. estimates: (layers, neurons)."""
+    numbers = pairs.filter(split="discovery")["pair"].to_list()
+    sites, neurons, prompts = zip(*product(SITES, range(NEURONS), numbers), strict=True)
+    layers, positions = zip(*sites, strict=True)
+    means = estimates[np.array(layers), np.array(neurons)]
+    values = (means + noise * random.normal(size=len(means))).astype(np.float32)
+    table = {"layer": layers, "neuron": neurons, "position": positions, "pair": prompts}
+    return frame(subject="s", **table, attribution=values)
+
+
+def with_effects(
+    runs: pl.DataFrame,
+    interventions: pl.DataFrame,
+    effects: np.ndarray,
+    noise: float,
+    random: np.random.Generator,
+) -> pl.DataFrame:
+    """Return runs with the planted effect of each late neuron. runs: with the digit, from 1."""
+    late = late_neurons(interventions).drop("subject")
+    sites = runs.join(late, on="intervention", how="left")
+    columns = [sites[name].fill_null(0).to_numpy() for name in ("digit", "layer", "neuron")]
+    digit, layer, neuron = columns
+    noisy = effects[digit - 1, layer, neuron] + noise * random.normal(size=len(sites))
+    measured = np.where(sites["layer"].is_not_null().to_numpy(), noisy, 0)
+    logits = pl.Series(2 * measured, dtype=pl.Float32)
+    answers = {"counterfactual_logit": logits, "answer_logit": pl.lit(0.0, pl.Float32)}
+    return sites.with_columns(**answers).drop("digit", "layer", "neuron")
+
+
+def with_top_neurons(
+    given: Tables, effects: np.ndarray, noise: float, k: int, random: np.random.Generator
+) -> Tables:
+    """Add what the stages digit_interventions and digit_runs write."""
+    names = ("late_layers", "pairs", "neuron_attributions", "neuron_interventions", "architecture")
+    digits, pairs = digits_of(given), only(given, "pairs")
+    tops = ask("digit_neurons", only(given, *names), **digits, operator_ks=[k, k + 1])
+    pairs = ask("digit_pairs", pairs | {"digit_neurons": tops}, **digits)
+    interventions = ask("digit_interventions", {"digit_neurons": tops}, first=DIGITS[0])
+    runs = made.runs(interventions, pairs, "digit")
+    runs = runs.join(pairs.select("pair", "digit"), on="pair")
+    runs = with_effects(runs, interventions, effects, noise, random)
+    runs = runs.with_columns(subject=pl.lit(DIGITS[0]))
+    return given | {
+        "digit_neurons": tops,
+        "digit_pairs": pairs,
+        "digit_interventions": interventions,
+        "runs": pl.concat([given["runs"], runs.select(given["runs"].columns)]),
+    }
+
+
+def digits_of(given: Tables) -> dict[str, str]:
+    """Return the entry of each digit. Of two digits, the third is the second again."""
+    count = given["late_layers"]["subject"].n_unique()
+    return {"first": DIGITS[0], "second": DIGITS[1], "third": DIGITS[count - 1]}
 
 
 def late_neurons(interventions: pl.DataFrame) -> pl.DataFrame:
@@ -56,25 +149,30 @@ def late_neurons(interventions: pl.DataFrame) -> pl.DataFrame:
     return late.select("subject", "intervention", "layer", neuron)
 
 
-def mean_effects(given: Tables) -> pl.DataFrame:
-    """Return each late neuron's mean effect on either half of the prompts, in order of KEYS."""
+def halves(given: Tables) -> pl.DataFrame:
+    """Return the operator and the half of each digit's discovery pairs."""
     pairs = given["pairs"].filter(split="discovery")
     half = "md5_number_lower(concat_ws(':', 'half', operator, op1, op2)) % 2 as half"
     with duckdb.connect() as database:
         database.register("prompts", pairs)
         prompts = database.sql(f"select subject, operator, pair, {half} from prompts").pl()
     assert set(prompts.group_by("operator").agg(pl.col("half").n_unique())["half"]) == {2}
+    return prompts
+
+
+def mean_effects(given: Tables) -> pl.DataFrame:
+    """Return each late neuron's mean effect on either half of the prompts, in order of KEYS."""
     late = late_neurons(given["neuron_interventions"])
-    runs = given["runs"].join(prompts, on=["subject", "pair"])
+    runs = given["runs"].filter(experiment="neuron").join(halves(given), on=["subject", "pair"])
     rows = runs.join(late, on=["subject", "intervention"]).group_by(KEYS)
     effect = pl.col("counterfactual_logit").cast(pl.Float64).mean() / 2
     return rows.agg(effect=effect).sort(KEYS)
 
 
 def ask_digits(given: Tables, ks: list[int] = KS) -> pl.DataFrame:
-    return ask(
-        "digit_circuits", given, first=DIGITS[0], second=DIGITS[1], third=DIGITS[2], operator_ks=ks
-    )
+    names = ["late_layers", "pairs", "neuron_interventions", "runs"]
+    names += ["digit_neurons", "digit_pairs", "digit_interventions"]
+    return ask("digit_circuits", only(given, *names), **digits_of(given), operator_ks=ks)
 
 
 def test_shares_and_overlaps_are_those_of_brute_force():
@@ -104,23 +202,6 @@ def test_shares_and_overlaps_are_those_of_brute_force():
         assert row["layers"] == LAYERS - FIRST
 
 
-def test_circuits_that_are_apart_are_told_from_one_circuit():
-    apart = np.zeros((3, LAYERS, NEURONS))
-    for digit in range(3):
-        apart[digit, :, 2 * digit : 2 * digit + 2] = 1.0
-    for planted, others in (
-        (apart, 0.0),
-        (apart.sum(0, keepdims=True).repeat(3, 0) * np.arange(1, 4)[:, None, None], 1.0),
-    ):
-        table = ask_digits(of_digits(planted), [2])
-        assert set(table.filter(pl.col("digit") == pl.col("of_digit"))["share"]) == {1.0}
-        assert set(table.filter(pl.col("digit") != pl.col("of_digit"))["share"]) == {others}
-    own = ask_digits(of_digits(apart), [2])
-    assert set(own.filter(pl.col("digit") == pl.col("of_digit"))["iou"]) == {1.0}
-    assert set(own.filter(pl.col("digit") != pl.col("of_digit"))["iou"]) == {0.0}
-    assert own["share_by_chance"].unique().to_list() == pytest.approx([2 / NEURONS])
-
-
 def test_noise_has_no_circuits_and_a_choice_by_luck_gains_nothing():
     given = of_digits(np.zeros((3, LAYERS, NEURONS)), noise=1.0)
     table = ask_digits(given, [1])
@@ -146,28 +227,116 @@ def test_a_prompt_is_in_one_half_whatever_the_numbers_of_its_pairs():
 
 
 def test_layers_count_that_are_late_for_every_digit():
-    table = ask_digits(
-        of_digits(np.ones((3, LAYERS, NEURONS)), first_layers=(FIRST, FIRST + 1, FIRST))
-    )
-    assert set(table["layers"]) == {LAYERS - FIRST - 1}
+    effects = np.ones((3, LAYERS, NEURONS))
+    table = ask_digits(of_digits(effects, first_layers=(FIRST, FIRST + 1, FIRST)))
+    assert set(table["layers"]) == {LATE - 1}
 
 
-def test_of_a_large_model_only_random_neurons_count():
-    """Neurons that attribution chose were patched for one digit and not for the others."""
-    given = of_digits(np.random.default_rng(3).normal(size=(3, LAYERS, NEURONS)))
-    late = given["neuron_interventions"].with_columns(neuron=pl.col("units").list.first())
-    selected = (pl.col("neuron") < 2) & (pl.col("subject") == DIGITS[0])
-    operator = pl.when(selected).then(pl.lit("add")).otherwise("operator")
-    sampled = late.filter(~selected).drop("neuron")
-    for number in range(2):  # neither digit has them in the sample
-        sampled = sampled.filter(pl.col("units").list.first() != number)
-    named = pl.concat(
-        [sampled, late.filter(selected).with_columns(operator=operator).drop("neuron")]
+def planted(*circuits: int) -> np.ndarray:
+    """Return effects of digits: of the two neurons of each layer that are the digit's circuit.
+
+    circuits: of each digit, from 0. Digits with the same circuit differ in the effects' size.
+    """
+    effects = np.zeros((len(circuits), LAYERS, NEURONS))
+    for number, circuit in enumerate(circuits):
+        effects[number, :, 2 * circuit : 2 * circuit + 2] = number + 1.0
+    return effects
+
+
+@pytest.mark.parametrize("patched_neurons", [0, 1])
+@pytest.mark.parametrize("circuits", [(0, 1), (1, 1), (0, 1, 1), (0, 1, 2)])
+def test_shared_and_separate_circuits_are_told_apart(
+    circuits: tuple[int, ...], patched_neurons: int
+):
+    """Two and three digits, once with every neuron patched, once with few of a larger model."""
+    table = ask_digits(of_digits(planted(*circuits), patched_neurons=patched_neurons), [2])
+    assert len(table) == len(OPERATORS) * len(circuits) ** 2
+    for row in table.rows(named=True):
+        is_shared = circuits[row["digit"] - 1] == circuits[row["of_digit"] - 1]
+        assert (row["share"], row["iou"], row["layers"]) == (is_shared, is_shared, LATE)
+        assert row["effect"] == is_shared * row["digit"] * 2 * LATE
+        assert row["iou_by_chance"] == pytest.approx(2 / (2 * NEURONS - 2))
+        if not patched_neurons:
+            assert row["share_by_chance"] == pytest.approx(2 / NEURONS)
+
+
+def test_few_patched_neurons_are_measured_on_the_half_that_did_not_select_them():
+    """Attribution differs from the effects, which count."""
+    random = np.random.default_rng(3)
+    effects, estimates = random.normal(size=(2, 3, LAYERS, NEURONS))
+    noisy: dict[str, Any] = {"noise": 1.0, "estimates": estimates}
+    given = of_digits(effects, **noisy, patched_neurons=1)
+    table = ask_digits(given, [2, 3])
+    assert table["k"].unique().to_list() == [2]  # the third neuron of a list was not patched
+    assert len(table) == len(OPERATORS) * 9
+    estimated = estimated_by_half(given)  # (digits, operators, halves, layers, neurons)
+    exact, sampled = top_effects(given), sampled_effects(given)
+    tops = np.argsort(-estimated, kind="stable")[..., :2]
+    for row in table.rows(named=True):
+        digit, operator = row["digit"] - 1, OPERATORS.index(row["operator"])
+        own, others = tops[digit, operator], tops[row["of_digit"] - 1, operator]
+        measured = exact[digit, operator][::-1]  # on the half that did not select
+        effect = np.take_along_axis(measured, others, 2).sum() / 2
+        own_effect = np.take_along_axis(measured, own, 2).sum() / 2
+        shared = (own[..., :, None] == others[::-1, ..., None, :]).sum()
+        by_chance = 2 * np.nanmean(sampled[digit, operator], -1).sum() / 2
+        expected = {
+            "effect": effect,
+            "share": effect / own_effect,
+            "share_by_chance": by_chance / own_effect,
+            "iou": shared / (2 * own.size - shared),
+            "iou_by_chance": 2 / (2 * NEURONS - 2),
+        }
+        assert {name: row[name] for name in expected} == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+def arranged(means: pl.DataFrame) -> np.ndarray:
+    """Return means as an array in order of KEYS, NaN for a neuron without one."""
+    values = np.full((len(DIGITS), len(OPERATORS), 2, LATE, NEURONS), np.nan)
+    for subject, operator, half, layer, neuron, value in means.select(*KEYS, "value").rows():
+        digit = DIGITS.index(subject)
+        values[digit, OPERATORS.index(operator), half, layer - FIRST, neuron] = value
+    return values
+
+
+def estimated_by_half(given: Tables) -> np.ndarray:
+    late = given["neuron_attributions"].filter(position="last")
+    rows = late.join(halves(given), on=["subject", "pair"]).group_by(KEYS)
+    return arranged(rows.agg(value=pl.col("attribution").cast(pl.Float64).mean()))
+
+
+def top_effects(given: Tables) -> np.ndarray:
+    """Return the effects that digit_runs measures."""
+    pairs = given["digit_pairs"].select("pair", "digit", "operator", "half")
+    runs = given["runs"].filter(experiment="digit").drop("subject").join(pairs, on="pair")
+    late = late_neurons(given["digit_interventions"]).drop("subject")
+    named = dict(enumerate(DIGITS, 1))
+    runs = runs.join(late, on="intervention")
+    runs = runs.with_columns(subject=pl.col("digit").replace_strict(named))
+    effect = pl.col("counterfactual_logit").cast(pl.Float64).mean() / 2
+    return arranged(runs.group_by(KEYS).agg(value=effect))
+
+
+def sampled_effects(given: Tables) -> np.ndarray:
+    """Return the effects of the random neurons, which are patched for all operators."""
+    sample = given["neuron_interventions"].filter(pl.col("operator").is_null())
+    effects = arranged(
+        mean_effects(given | {"neuron_interventions": sample}).rename({"effect": "value"})
     )
-    table = ask_digits(given | {"neuron_interventions": named}, [2])
-    assert table.equals(ask_digits(given | {"neuron_interventions": sampled}, [2]))
-    by_chance = 2 / (2 * (NEURONS - 2) - 2)
-    assert table["iou_by_chance"].unique().to_list() == pytest.approx([by_chance])
+    assert set(np.isfinite(effects).sum(-1).ravel()) == {SAMPLED}
+    return effects
+
+
+def test_an_operator_that_one_digit_lacks_is_left_out():
+    effects = np.random.default_rng(3).normal(size=(2, LAYERS, NEURONS))
+    for patched_neurons in (0, 1):
+        given = of_digits(effects, patched_neurons=patched_neurons)
+        is_extra = (pl.col("subject") == DIGITS[1]) & (pl.col("operator") == "subtract")
+        runs = given["runs"].filter(experiment="neuron")
+        fewer = given | {"pairs": given["pairs"].filter(~is_extra), "runs": runs}
+        fewer = with_top_neurons(fewer, effects, 0.0, 2, np.random.default_rng(0))
+        assert set(ask_digits(given, [2])["operator"]) == {*OPERATORS}
+        assert ask_digits(fewer, [2])["operator"].unique().to_list() == ["add"]
 
 
 @pytest.mark.usefixtures("close_figures")
@@ -180,3 +349,10 @@ def test_the_figure_shows_the_shares_and_overlaps_of_the_fewest_neurons():
         rows = table.filter(operator=operator, k=KS[0]).sort("of_digit", "digit")
         np.testing.assert_allclose(image(axis).ravel(), rows[measure], rtol=1e-6)
     assert "no data" in digit_figure.draw(table.clear(), "model").axes[0].texts[0].get_text()
+
+
+@pytest.mark.usefixtures("close_figures")
+def test_the_figure_of_two_digits_has_no_third():
+    table = ask_digits(of_digits(np.random.default_rng(3).uniform(0.1, 1, (2, LAYERS, NEURONS))))
+    for axis in digit_figure.draw(table, "model").axes:
+        assert image(axis).shape == (2, 2)

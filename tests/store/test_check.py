@@ -586,9 +586,25 @@ def test_an_entry_and_its_sizes_come_from_a_file(project: Path, capsys: pytest.C
     assert load_sizes("mine").model_dump(exclude_none=True) == written["sizes"]
 
 
+def test_an_entry_for_a_second_digit_is_compared_with_the_first(project: Path):
+    """The second entry is added as the example does it, to a model that has a first one."""
+    folder = ROOT / "examples/qwen"
+    options = ["--largest-operand", "19", "--no-bos", "--answer-token", "0"]
+    for name, file in (("qwen", "entry.yaml"), ("qwen-second", "second.yaml")):
+        add.main([name, "models/mine", "--entry", str(folder / file), *options])
+    second = yaml.safe_load((folder / "second.yaml").read_text())
+    assert read()["digits"]["qwen-digits"] == second["digits"]["qwen-digits"]
+    assert load_subject("qwen-second").operators == ["add", "subtract"]
+    before = Path("params.yaml").read_text()
+    with pytest.raises(ParamsError, match="has qwen-digits already, under digits"):
+        add.main(["other", "models/mine", "--entry", str(folder / "second.yaml"), *options])
+    assert Path("params.yaml").read_text() == before
+
+
 @pytest.mark.parametrize(
     ("text", "more", "message"),
     [
+        ("digits: {m: {first: a}}", (), "digits.m.second is missing"),
         ("layer: [1]", (), "names 'layer'; an entry's keys are answer_token, .* and sizes"),
         ("sizes: {pairs: 3}", (), "sizes.pairs"),
         (

@@ -1,0 +1,75 @@
+-- Each digit's top neurons by attribution, for models of which not every neuron is patched
+-- (patched_neurons above 0). Half of the prompts select them, and digit_circuits measures them on
+-- the other half. Only layers that are late for all digits count, and operators that all digits
+-- have. The table has no rows if every neuron of these layers is patched for every digit;
+-- digit_circuits then selects neurons by the patched effects.
+--
+-- subject      VARCHAR   the model that predicts the first digit; the models for the other digits
+--                        are the same network (digits in params.yaml)
+-- digit        INTEGER   digit of the answer, from 1, the first one written
+-- operator     VARCHAR   add, subtract, multiply or divide
+-- half         INTEGER   half of the discovery prompts, 0 or 1, that selected the neuron; a prompt
+--                        is in the same half for all digits
+-- layer        SMALLINT  late layer, from 0
+-- neuron       INTEGER   neuron of the layer's MLP, from 0
+-- rank         BIGINT    rank by attribution, from 1, the largest, to the smallest of operator_ks
+-- attribution  DOUBLE    mean estimated effect on the digit's logit over the half, in logits
+-- neurons      INTEGER   number of neurons of the layer's MLP
+with
+    digits as (
+        select subject, min(digit)::integer as digit
+        from (
+            select unnest([$first, $second, $third]) as subject, unnest(range(1, 4)) as digit
+        )
+        group by subject
+    ),
+    late as (
+        select layer
+        from (
+            select digit, unnest(range(first_layer, layers)) as layer
+            from late_layers join digits using (subject)
+        )
+        group by layer
+        having count(*) = (select count(*) from digits)
+    ),
+    sizes as (select any_value(neurons) as neurons from architecture),
+    counts as (  -- neurons that are patched for all operators
+        select digit, layer, count(*) as patched
+        from neuron_interventions as i join digits using (subject)
+        where position = 'last' and i.operator is null
+        group by digit, layer
+    ),
+    incomplete as (
+        select digit, layer
+        from digits cross join late cross join sizes left join counts using (digit, layer)
+        where coalesce(patched, 0) < neurons
+    ),
+    operators as (
+        select operator
+        from pairs join digits using (subject)
+        where split = 'discovery'
+        group by operator
+        having count(distinct digit) = (select count(*) from digits)
+    ),
+    prompts as (
+        select digit, pair, operator, (lot('half', operator, op1, op2) % 2)::integer as half
+        from pairs join digits using (subject)
+        where split = 'discovery' and operator in (from operators)
+    ),
+    estimated as (
+        select digit, operator, half, layer, neuron, avg(attribution::double) as attribution
+        from neuron_attributions
+        join digits using (subject)
+        join prompts using (digit, pair)
+        where position = 'last' and layer in (from late) and exists (from incomplete)
+        group by all
+    )
+select
+    $first as subject, digit, operator, half, layer, neuron,
+    row_number() over (
+        partition by digit, operator, half, layer order by attribution desc, neuron) as rank,
+    attribution, neurons
+from estimated cross join sizes
+where list_min($operator_ks) <= neurons
+qualify rank <= list_min($operator_ks)
+order by digit, operator, half, layer, rank
