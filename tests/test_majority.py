@@ -5,6 +5,7 @@ from tests.micro import ROOT
 
 # Tables whose accuracies have no such column, and why.
 WITHOUT = {
+    "late_layers": "a mean of accuracies in probes, which has the column",
     "training": "the log of a training, without answers; accuracy has the trained model's",
 }
 

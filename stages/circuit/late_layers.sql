@@ -6,18 +6,16 @@
 -- counts if its plateau reaches $least_plateau. A layer is readable if the operators that count
 -- reach, on average, $readable of their plateaus there. All late layers are readable.
 --
--- subject            VARCHAR   the model
--- first_layer        SMALLINT  first late layer, from 0; null if no operator counts, or if the last
---                              layer is not readable
--- layers             SMALLINT  number of layers of the model; the late layers are first_layer to
---                              layers - 1
--- accuracy           DOUBLE    accuracy of the probe after first_layer, 0 to 1, mean over all
---                              operators that have a probe
--- majority_accuracy  DOUBLE    accuracy of always predicting the most frequent answer, as in
---                              probes, 0 to 1, mean over the same operators
+-- subject      VARCHAR   the model
+-- first_layer  SMALLINT  first late layer, from 0; null if no operator counts, or if the last layer
+--                        is not readable
+-- layers       SMALLINT  number of layers of the model; the late layers are first_layer to layers -
+--                        1
+-- accuracy     DOUBLE    accuracy of the probe after first_layer, 0 to 1, mean over all operators
+--                        that have a probe
 with
     chance_corrected as (  -- null without a probe, and if a control is always correct
-        select operator, layer, accuracy, majority_accuracy,
+        select operator, layer, accuracy,
             larger(shuffled_accuracy, majority_accuracy) as control,
             (accuracy - control) / nullif(1 - control, 0) as gain
         from probes
@@ -28,7 +26,6 @@ with
         select
             layer,
             avg(accuracy) as accuracy,
-            avg(majority_accuracy) as majority_accuracy,
             avg(gain / plateau) filter (plateau >= $least_plateau) >= $readable as readable
         from compared
         group by layer
@@ -37,7 +34,6 @@ with
         select
             layer,
             accuracy,
-            majority_accuracy,
             bool_and(coalesce(readable, false)) over (order by layer desc) as late
         from by_layer
     )
@@ -45,7 +41,6 @@ select
     $subject as subject,
     min(layer) filter (where late) as first_layer,
     (max(layer) + 1)::smallint as layers,
-    arg_min(accuracy, layer) filter (where late) as accuracy,
-    arg_min(majority_accuracy, layer) filter (where late) as majority_accuracy
+    arg_min(accuracy, layer) filter (where late) as accuracy
 from suffixes
 order by subject
