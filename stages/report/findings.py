@@ -16,6 +16,7 @@ that a heuristic describes beyond chance (criterion fdr). It holds for an operat
   own prompts than on others, and more so than ablating other neurons does (p <= LEVEL).
 """
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -548,11 +549,13 @@ def _discovered(rows: pl.DataFrame) -> str:
     total = f"{rows['total'][0]:,}"
     if not rows["value"].sum():
         return f"A search without the catalogue finds no predicate for any of {total} neurons."
+    largest = rows.select(pl.max("control")).item()
+    rate = math.ceil(largest * 1000) / 1000  # so that it is not rounded to 0
     return (
         f"A search without the catalogue finds a predicate for {count(rows, 'value')} of {total} "
-        f"neurons, at a false discovery rate of {span(rows, 'control', names=False)}. Predicates "
-        f"explain {span(rows, 'explained')} of the held-out variance, the best heuristics of the "
-        f"catalogue {span(rows, 'catalogue_explained', names=False)}."
+        f"neurons, at a false discovery rate of at most {rate:.3f}. Predicates explain "
+        f"{span(rows, 'explained')} of the held-out variance, the best heuristics of the catalogue "
+        f"{span(rows, 'catalogue_explained', names=False)}."
     )
 
 
@@ -563,8 +566,8 @@ def _votes(rows: pl.DataFrame) -> str:
     own, other, most = parts
     return (
         f"What a shifted neuron changes after all later layers correlates by {own} with its direct "
-        f"logit attribution, by {other} with that of another neuron of its layer. On so few "
-        f"prompts, at most {most} is possible."
+        f"logit attribution, by {other} with that of another neuron of its layer. A perfect "
+        f"attribution would have {most} on so few prompts."
     )
 
 
@@ -575,7 +578,8 @@ def _bits(rows: pl.DataFrame) -> str:
         if part.is_empty():
             continue
         size = span(part, "bits", names=False, write="{:,.0f}".format)
-        text = f"{what} of {size} bits {span(part, 'value', names=False)}"
+        unit = "bit" if size == "1" else "bits"
+        text = f"{what} of {size} {unit} {span(part, 'value', names=False)}"
         if part["control"].count():
             text += f" (another neuron's {span(part, 'control', names=False)})"
         parts.append(text)

@@ -166,7 +166,7 @@ TABLES = {
     "heuristics/discovered": """
         operator,layer,neuron,q_value,discovered
         add,0,0,0.01,true
-        add,0,1,0.04,true
+        add,0,1,0.0402,true
         add,0,2,0.3,false
         add,0,3,,false
         divide,0,0,0.2,false""",
@@ -217,11 +217,11 @@ SENTENCES = {
     "and 0.25 when both results are equal, as a share of the effects of all MLPs at all positions. "
     "If all effects were equal, it would be 0.10 to 0.20.",
     "Discovered predicates": "A search without the catalogue finds a predicate for 0 to 2 of 4 "
-    "neurons, at a false discovery rate of 0.04. Predicates explain 0.00 (division) to 0.50 "
-    "(addition) of the held-out variance, the best heuristics of the catalogue 0.20 to 0.25.",
+    "neurons, at a false discovery rate of at most 0.041. Predicates explain 0.00 (division) to "
+    "0.50 (addition) of the held-out variance, the best heuristics of the catalogue 0.20 to 0.25.",
     "Promoted numbers": "What a shifted neuron changes after all later layers correlates by 0.25 "
     "(division) to 0.50 (addition) with its direct logit attribution, by 0.00 to 0.10 with that of "
-    "another neuron of its layer. On so few prompts, at most 0.80 to 0.94 is possible.",
+    "another neuron of its layer. A perfect attribution would have 0.80 to 0.94 on so few prompts.",
     "Description length": "Accuracy with a description in place of each late neuron: its labels of "
     "21 bits 0.55 (another neuron's 0.15), its discovered predicate of 35 bits 0.90 (another "
     "neuron's 0.20), one heuristic of 10 to 12 bits 0.40 to 0.60 (most frequent answer: 0.10 to "
