@@ -92,7 +92,8 @@ def synthetic_grid(side: int, operator: Operator, folder: Path) -> OperandGrid:
 def _names(cells: pl.DataFrame, operator: Operator) -> list[str]:
     """Return the names of ranges, remainders and patterns of each quantity."""
     settings = load(Heuristics)
-    grid, names = settings.grids[settings.grid], []
+    grid = settings.grids[settings.grid]
+    names: list[str] = []
     for quantity in ("op1", "op2", "result"):
         largest = int(cells[quantity].to_numpy().max())
         names += ranges(quantity, largest, grid.range_lengths[operator], True)
