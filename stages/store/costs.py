@@ -562,12 +562,13 @@ class Costs:
         yield self._maps("heuristics/permutation_tests", draws, 15 * at_once, grids=True)
         overlaps = self.steps(OVERLAPS, self.answered)
         yield self._maps("heuristics/heuristic_overlaps", overlaps, 5000, False)
-        yield self._maps("heuristics/spectra", kernels.spectrum * self.whole_maps, 256)
+        spectra = kernels.spectrum * self.whole_maps
+        yield self._maps("heuristics/spectra", spectra, 450 * environment.workers())
         explained = LABELLED * kernels.explained * self.answered_maps
         yield self._maps("heuristics/explained", explained, 1600)
         searches = SEARCHES * kernels.search * self.answered_maps
-        yield self._maps("heuristics/discovery_search", searches, 64, grids=True)
-        yield self._maps("heuristics/label_rescores", RESCORED * scores, 64, False)
+        yield self._maps("heuristics/discovery_search", searches, 15 * at_once + 1100, grids=True)
+        yield self._maps("heuristics/label_rescores", RESCORED * scores, 3000, False)
         yield self._maps("claims/fault_scores", FAULTY * scores, 19 * at_once, grids=True)
 
     def _bag(self, sizes: Sizes) -> Iterator[CostRow]:
