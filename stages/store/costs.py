@@ -50,14 +50,18 @@ PLACES = 11  # tokens of a prompt of these tasks, on average
 BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
 # Seconds of a core of the machine of 2026-11-28, besides forward passes and kernels.
-TOKENIZED = 6e-5  # to tokenize a prompt and find its operands
+TOKENIZED = 3e-5  # to tokenize a prompt and find its operands
 REPEATED = 4e-8  # to repeat a coordinate of a prefix's keys and values for a prompt of its row
 STARTED = 1.2  # to start a stage, as a fork of a process with all libraries, and to end it in DVC
+PLANNED_RUNS = 1.0  # to list the runs of a stage and put their parts together
+LISTED_PAIRS = 1.0  # to list pairs, or what their prompts are associated with
+GRID = 0.9  # to find which cells of an operator each heuristic covers
+DICTIONARY = 1.2  # to make the terms of an operator's theories
 RUN = 5e-6  # the patch, measures and row of a run
 SINGLE = 8e-5  # a layer of a run on a pair of its own, which shares no pass
-SCORED_MAP = 1e-3  # the rows of a map's scores
+SCORED_MAP = 2.1e-3  # to read a map and to write the rows of its scores
 OVERLAPS = 1e-5  # a cell of an operator
-HELIX = 3.2e-3  # a layer and operator, for each coordinate of the residual stream
+HELIX = 2.2e-3  # a layer and operator, for each coordinate of the residual stream
 ESTIMATED = 4e-7  # the row of an attribution
 AVERAGED = 3.5e-7  # an attribution in the means of queries
 SUMMED = 1.1e-8  # a late neuron and cell in failures
@@ -70,13 +74,13 @@ PASSED = 0.75  # runs, whose passes are larger
 HELD = 1 << 30  # bytes of a pass that keeps residual streams, at most
 MOVING = 0.4  # share of mediation's runs that change anything before the last layer's end
 # Relative to the kernels of a map.
-DRAWS = 140  # relabellings of a neuron in permutation tests, the mean over all
-SEVERAL = 1.7  # scores and relabellings if answers have several tokens: heuristics of each token
-SEARCHES = 2.2  # of predicates: the map, its decoy, and the catalogue
-LABELLED = 0.3  # share of maps that have labels
-RESCORED = 0.1  # scores of labels about results, of all scores
-FAULTY = 0.6  # scores with the published sizes, of all scores
-FITTED = 1.5  # theories of a map and of its control
+DRAWS = 120  # relabellings of a neuron in permutation tests, the mean over all
+SEVERAL = 1.35  # scores and relabellings if answers have several tokens: heuristics of each token
+SEARCHES = 5.0  # of predicates: the map, its decoy, and the catalogue; structure takes longer
+LABELLED = 0.8  # fits of labels, relative to all maps
+RESCORED = 0.95  # scores of labels about results, of all scores
+FAULTY = 1.5  # scores with the published sizes, of all scores
+FITTED = 4.5  # theories of a map and of its control
 # Bytes.
 LIBRARIES, ARRAYS = 480 << 20, 194 << 20  # a process with torch, and one without
 SMALL = 300 << 20  # a process that reads tables with DuckDB and Polars
@@ -85,7 +89,7 @@ GROUPED = 25  # an attribution in the means of queries
 PLANNED, LISTED = 500, 4000  # a prompt in the plan of a dump, and in lists of tokens
 TERMS = 80_000  # a cell in the terms of three theories
 # These depend on the results. The values are means over the models of this project.
-SCORED = 0.45  # share of neurons that match a heuristic and are ablated one by one: 0.33 to 0.66
+SCORED = 0.5  # share of neurons that match a heuristic and are ablated one by one: 0.33 to 0.66
 KNOCKED = 130  # heuristics per operator whose neurons are ablated together
 # Prompts that share the tokens that all begin with, as measured: passes are smaller, too.
 TOGETHER = 4
@@ -423,7 +427,7 @@ class Costs:
         """Return a stage of runs. share: tokens of a run that pass all layers, on average."""
         workers = environment.workers()
         passes = PASSED * self.forward(runs, share)
-        alone = self.steps(STARTED)
+        alone = self.steps(STARTED + PLANNED_RUNS)
         cpu = alone + workers * self.rates.start + passes + self.steps(each, runs)
         disk = RUN_ROW * runs
         memory = self.loaded + self._in_runs()
@@ -447,14 +451,24 @@ class Costs:
         prompts = min(self.passes.prompts, max(1, LOGITS // logits))
         return self._in_pass(prompts, tokens) + 2 * min(LOGITS, prompts * logits)
 
-    def _maps(self, stage: str, seconds: float, per_map: int, shared: bool = True) -> CostRow:
+    def _maps(
+        self,
+        stage: str,
+        seconds: float,
+        per_map: int,
+        shared: bool = True,
+        grids: bool = False,
+    ) -> CostRow:
         """Return a stage over all maps.
 
         seconds: of all maps on one core; per_map: bytes per cell of the maps held at once; shared:
-        whether workers or threads share the maps.
+        whether workers or threads share the maps; grids: whether each worker needs the operators'
+        grids with all heuristics.
         """
         workers = environment.workers() if shared else 1
         alone, memory = self.steps(STARTED), ARRAYS + per_map * self.cells
+        if grids:
+            alone += self.steps(GRID, self.operators)
         return CostRow(
             (stage,), self.maps, "maps", alone + seconds, memory, 0, workers, alone=alone
         )
@@ -462,7 +476,7 @@ class Costs:
     def _store(self) -> Iterator[CostRow]:
         prompts, workers = self.prompts, environment.workers()
         several = self.settings.answer_token is not None
-        tokenized = self.steps(TOKENIZED, self.grid if several else self.grid / 10)
+        tokenized = self.steps(TOKENIZED, self.grid if several else self.grid / 25)
         memory = LIBRARIES + 300 * self.grid
         cpu = self.steps(STARTED) + tokenized
         yield CostRow(("store/prompts",), self.grid, "prompts", cpu, memory)
@@ -486,7 +500,7 @@ class Costs:
         cpu = self.forward(tasks, 2 * PLACES)
         yield self._model("store/task_predictions", tasks, "prompts", cpu, working)
         whole = self.grid if several else 0
-        tokens = prompts.unshared + prompts.answer - 1
+        tokens = prompts.own + prompts.answer - 1  # prompts with the same op1 share the others
         cpu = self.forward(whole, tokens, prompts.answer)
         working = self._answered(tokens, prompts.answer) + LISTED * whole
         yield self._model("store/answer_accuracy", whole, "prompts", cpu, working)
@@ -544,7 +558,7 @@ class Costs:
         row = self._model("neurons/neuron_attributions", pairs, "pairs", cpu, memory)
         yield replace(row, disk=ESTIMATE_ROW * estimates)
         yield self._runs("neurons/neuron_circuit_runs", self.neuron_circuits(sizes), tokens)
-        yield self._runs("neurons/logit_shifts", self.shifts(sizes), 0.5)
+        yield self._runs("neurons/logit_shifts", self.shifts(sizes), 0.85)
         cpu = self.forward(2 * pairs, length)
         yield self._model("neurons/tuned_lens", 2 * pairs, "prompts", cpu, self._answered(length))
 
@@ -553,32 +567,35 @@ class Costs:
         several = SEVERAL if self.settings.answer_token is not None else 1.0
         scores = several * kernels.scores * self.answered_maps
         rows = self.steps(SCORED_MAP, self.maps)
-        yield self._maps("heuristics/scores", scores + rows, 15 * at_once)
+        yield self._maps("heuristics/scores", scores + rows, 15 * at_once, grids=True)
         draws = several * DRAWS * kernels.draw * self.whole_maps
-        yield self._maps("heuristics/permutation_tests", draws, 15 * at_once)
+        yield self._maps("heuristics/permutation_tests", draws, 15 * at_once, grids=True)
         overlaps = self.steps(OVERLAPS, self.answered)
         yield self._maps("heuristics/heuristic_overlaps", overlaps, 5000, False)
-        yield self._maps("heuristics/spectra", kernels.spectrum * self.whole_maps, 256)
+        spectra = kernels.spectrum * self.whole_maps
+        yield self._maps("heuristics/spectra", spectra, 450 * environment.workers())
         explained = LABELLED * kernels.explained * self.answered_maps
         yield self._maps("heuristics/explained", explained, 1600)
         searches = SEARCHES * kernels.search * self.answered_maps
-        yield self._maps("heuristics/discovery_search", searches, 64)
-        yield self._maps("heuristics/label_rescores", RESCORED * scores, 64, False)
-        yield self._maps("claims/fault_scores", FAULTY * scores, 19 * at_once)
+        yield self._maps("heuristics/discovery_search", searches, 15 * at_once + 1100, grids=True)
+        yield self._maps("heuristics/label_rescores", RESCORED * scores, 3000, False)
+        yield self._maps("claims/fault_scores", FAULTY * scores, 19 * at_once, grids=True)
 
     def _bag(self, sizes: Sizes) -> Iterator[CostRow]:
         half = self.late / self.depth
         started = self.steps(STARTED)
-        yield CostRow(("bag/prompt_associations",), self.pairs(sizes), "pairs", started, SMALL)
+        cpu = started + self.steps(LISTED_PAIRS)
+        yield CostRow(("bag/prompt_associations",), self.pairs(sizes), "pairs", cpu, SMALL)
         interventions = self.prompt_knockouts(sizes)
-        cpu = started + self.steps(1e-5, interventions)
+        cpu += self.steps(1e-5, interventions)
         yield CostRow(
             ("bag/prompt_knockout_interventions",), interventions, "interventions", cpu, SMALL
         )
         yield self._runs("bag/bag_runs", self.bags(sizes), half)
-        yield self._runs("bag/knockout_runs", self.knockouts(sizes), half, varies=True)
+        yield self._runs("bag/knockout_runs", self.knockouts(sizes), 0.75, varies=True)
         neurons = self.neuron_knockouts(sizes)
-        yield self._runs("bag/neuron_knockout_runs", neurons, 0.5, varies=True)
+        after = (self.depth - 1) / 2 / self.depth
+        yield self._runs("bag/neuron_knockout_runs", neurons, after, varies=True)
         each = SINGLE * self.depth
         yield self._runs("bag/prompt_knockout_runs", interventions, half, each)
         maps = self.late * self.a.neurons * self.operators
@@ -586,9 +603,8 @@ class Costs:
         yield CostRow(("bag/digit_means",), maps, "maps", cpu, ARRAYS + 800 * self.cells)
         draws = self._steered_digits() + 2
         disk = 4 * draws * self.pairs(sizes) * self.late * self.a.neurons
-        yield CostRow(
-            ("bag/steering_given",), draws, "arrays", started, LIBRARIES + disk / draws, disk
-        )
+        cpu, memory = started + self.steps(LISTED_PAIRS), LIBRARIES + disk / draws
+        yield CostRow(("bag/steering_given",), draws, "arrays", cpu, memory, disk)
         yield self._runs("bag/steering_runs", self.steering(sizes), half)
         cpu = started + self.steps(SUMMED, maps * self.cells)
         yield CostRow(("bag/failures",), maps, "maps", cpu, ARRAYS + 2300 * self.cells)
@@ -617,13 +633,13 @@ class Costs:
         # the control has spectra of its own
         fitted = FITTED * self.kernels.fits * maps
         fitted += self.kernels.spectrum * self.whole_maps * self.late_share
-        cpu = self.steps(STARTED) + fitted
+        cpu = self.steps(STARTED) + self.steps(DICTIONARY, self.operators) + fitted
         yield CostRow(("theories/theory_fits",), maps, "maps", cpu, memory, predicted)
         yield self._runs("theories/theory_runs", self.theories(sizes), self.late / self.depth)
 
     def _mediation(self, sizes: Sizes) -> Iterator[CostRow]:
         pairs = self.mediation_pairs(sizes)
-        cpu = self.steps(STARTED)
+        cpu = self.steps(STARTED + LISTED_PAIRS)
         yield CostRow(("mediation/mediation_pairs",), pairs, "pairs", cpu, LIBRARIES)
         # patches of examples, which both prompts of a pair share, are listed and not run
         components = 2 + self.a.heads * self._single(

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]  # the folder of `stages`, which this process i
 PROGRAM = "stages.theories.kernel_times"
 # Operators from the one with the most cells: its map is measured.
 BY_CELLS: tuple[Operator, ...] = ("add", "divide", "subtract", "multiply")
-PATIENCE = 8  # seconds until a line says why the program takes long
+PATIENCE = 15  # seconds until a line says why the program takes long
 
 
 @dataclass(frozen=True)

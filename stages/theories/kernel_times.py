@@ -1,8 +1,8 @@
 """Time the functions that describe neurons' maps: python -m stages.theories.kernel_times 300 add
 
 `bag check` runs this program to estimate the stages that use these functions. The arguments are the
-number of operands and an operator. The map is random: a neuron that depends on both operands, with
-noise. The catalogue has the settings' ranges, remainders and patterns, which are nearly all of it.
+number of operands and an operator. The map is random, that of a neuron with a range and a digit.
+The catalogue has the settings' ranges, remainders and patterns, which are nearly all of it.
 
 Prints a JSON object with the fields of KernelTimes (stages/store/kernels.py).
 """
@@ -92,7 +92,8 @@ def synthetic_grid(side: int, operator: Operator, folder: Path) -> OperandGrid:
 def _names(cells: pl.DataFrame, operator: Operator) -> list[str]:
     """Return the names of ranges, remainders and patterns of each quantity."""
     settings = load(Heuristics)
-    grid, names = settings.grids[settings.grid], []
+    grid = settings.grids[settings.grid]
+    names: list[str] = []
     for quantity in ("op1", "op2", "result"):
         largest = int(cells[quantity].to_numpy().max())
         names += ranges(quantity, largest, grid.range_lengths[operator], True)
@@ -102,9 +103,16 @@ def _names(cells: pl.DataFrame, operator: Operator) -> list[str]:
 
 
 def random_map(side: int, random: np.random.Generator) -> np.ndarray:
-    """Return the activations of a random neuron, (op1, op2) float32, rounded as in a store."""
-    rows, columns = random.standard_normal((2, side))
-    inputs = rows[:, None] + columns + 0.3 * random.standard_normal((side, side))
+    """Return the activations of a random neuron, (op1, op2) float32, rounded as in a store.
+
+    As many neurons of trained models, it is active for a range of op1 + op2, and for some last
+    digits of op1.
+    """
+    op1, op2 = np.indices((side, side))
+    centre, phase = random.uniform(0.3, 1.7) * side, random.uniform(0, 2 * np.pi)
+    distance = (op1 + op2 - centre) / (0.2 * side)
+    inputs = 4 * np.exp(-(distance**2)) + 2 * np.cos(np.pi * op1 / 5 + phase) - 2
+    inputs += 0.3 * random.standard_normal((side, side))
     return (inputs / (1 + np.exp(-inputs))).astype(np.float16).astype(np.float32)
 
 
