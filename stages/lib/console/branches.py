@@ -201,6 +201,7 @@ def run(branches: list[Branch], progress: Progress) -> None:
     def reproduce(number: int) -> int:
         process = subprocess.Popen([*WARM, *branches[number].arguments], **options)
         started.append(process)
+        assert process.stdout  # a pipe
         for line in process.stdout:
             with lock, suppress(Exception):  # a run does not depend on the report of its progress
                 if line.strip():

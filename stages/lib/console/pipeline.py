@@ -135,20 +135,22 @@ class Progress:
     def _waiting(self) -> list[str]:
         """Return the stages that run, or will run, in order.
 
-        A stage will run if a stage before it does, or if an output is missing. Others are taken to
-        be skipped.
+        A stage will run if an output is missing, or if a stage before it runs though its outputs
+        were there: something has changed. Missing outputs are taken to be made as they were, such
+        as the prompts that our own models in Git were trained on.
         """
         running = {command.stage for command in self.running.values()}
-        will_run = {*running, *self.ran}
-        over = self.visited - running
+        begun, over = running | self.ran.keys(), self.visited - running
+        changed: set[str] = set()
         waiting = []
         for stage in self.order:
-            if stage in over:
-                continue
-            is_changed = stage in running or not will_run.isdisjoint(self.parents[stage])
-            if is_changed or stage in self.absent:
-                will_run.add(stage)
-                waiting.append(stage)
+            follows = not changed.isdisjoint(self.parents[stage])
+            will_run = stage not in over and (follows or stage in self.absent)
+            if stage in begun or will_run:
+                if follows or stage not in self.absent:
+                    changed.add(stage)
+                if stage not in over:
+                    waiting.append(stage)
         return waiting
 
     def _expected(self) -> dict[str, float]:

@@ -56,7 +56,8 @@ RENAMED_COLUMNS: dict[str, tuple[str, set[str]]] = {
 }
 # the engine's messages, some of which name the column's table, or its alias in the query
 UNKNOWN_COLUMN = re.compile(
-    r'(?:Table "(?P<table>\w+)" does not have a )?[Cc]olumn (?:named )?"(?P<column>\w+)"'
+    r'(?:(?:Table|Values list) "(?P<table>\w+)" does not have a )?'
+    r'[Cc]olumn (?:named )?"(?P<column>\w+)"'
 )
 BEFORE, AFTER = "Table with name ", " does not exist!"  # around the name in the engine's message
 # file and name of a stage, and the section of models that it runs for, empty for no model
