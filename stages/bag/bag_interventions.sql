@@ -1,5 +1,5 @@
 -- Keep only the heuristic neurons of the late layers at the last position, or only the other
--- neurons. The controls of both are random neurons, and other neurons that vary as much.
+-- neurons. The controls of both are random neurons, and other neurons of the nearest variance.
 --
 -- subject       VARCHAR    the model
 -- intervention  INTEGER    number of the intervention, from 0; one row per patch
@@ -16,8 +16,8 @@
 -- kept          VARCHAR    late neurons that are kept: heuristic (those that have some heuristic),
 --                          rest (all others), random (as many random neurons of each layer as
 --                          heuristic), random_rest (all but these random neurons), matched (as many
---                          neurons without a heuristic of each layer, whose activation varies as
---                          much, as in matched_neurons; fewer if more than half of a layer has a
+--                          neurons without a heuristic of each layer, of the nearest variance, as
+--                          in matched_neurons; fewer if more than half of a layer has a
 --                          heuristic), matched_rest (all but these matched neurons), everything or
 --                          nothing
 -- criterion     VARCHAR    criterion by which neurons have heuristics, as in heuristic_neurons:

@@ -47,10 +47,10 @@ ARMS = {
 # neurons that bag_alone keeps -> label, colour, distance of the bar from its criterion
 KEPT = {
     "heuristic": ("heuristic neurons", OWN, -0.375),
-    "matched": ("others that vary as much", GREEN, -0.225),
+    "matched": ("others of nearest variance", GREEN, -0.225),
     "random": ("as many random neurons", "#999999", -0.075),
     "rest": ("all but heuristic neurons", OTHERS, 0.075),
-    "matched_rest": ("all but others that vary as much", ORANGE, 0.225),
+    "matched_rest": ("all but others of nearest variance", ORANGE, 0.225),
     "random_rest": ("all but as many random neurons", SKY, 0.375),
 }
 BAR = 0.14  # width

@@ -1,6 +1,8 @@
--- Other neurons that vary as much: for each late neuron of a set, a neuron of the same layer that
--- is not in the set, with the nearest standard deviation. Random neurons vary less than neurons
--- that have a heuristic, or that a digit explains, and so change less when set to another value.
+-- Other neurons of the nearest variance: for each late neuron of a set, a neuron of the same layer
+-- that is not in the set, with the nearest standard deviation. Random neurons vary less than
+-- neurons that have a heuristic, or that a digit explains, and so change less when set to another
+-- value. Where a set has the neurons of a layer that vary most, matched neurons vary less, too: std
+-- and matched_std show by how much.
 --
 -- Both sides are sorted by standard deviation, and matched neurons keep this order, so that none is
 -- matched twice. Each neuron gets the nearest of all other neurons. Where several share the

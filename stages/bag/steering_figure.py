@@ -16,7 +16,7 @@ PLACES = {  # of the table steering -> label of a row
 ARMS = {
     "separating": ("neurons that the digit or carry explains best", BLUE),
     "labelled": ("the same among labelled neurons", VERMILION),
-    "matched": ("others that vary as much", GREEN),
+    "matched": ("others of nearest variance", GREEN),
     "random": ("as many random neurons", GREY),
     "all": ("all late neurons", "black"),
 }

@@ -21,9 +21,9 @@
 -- arm           VARCHAR    patched neurons: labelled (those with a label about the result, or for
 --                          carry about a carry into the tens or a borrow from them, whose
 --                          activation the digit explains best), separating (those of all late
---                          neurons), matched (as many other neurons of the same layers, whose
---                          activation varies as much as that of separating ones, as in
---                          matched_neurons; none if more than half of a layer is separating),
+--                          neurons), matched (as many other neurons of the same layers, of the
+--                          variances nearest to those of separating ones, as in matched_neurons;
+--                          none if more than half of a layer is separating),
 --                          random (equally many random late neurons, others for each draw) or all
 --                          (every late neuron)
 -- neurons       INTEGER    number of patched neurons

@@ -1,4 +1,4 @@
-"""Check that matched neurons vary as much, against all possible choices of other neurons."""
+"""Check that variances of matched neurons are near, against all choices of other neurons."""
 
 from itertools import combinations, product
 
