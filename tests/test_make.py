@@ -7,6 +7,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+import yaml
 from dvc.repo import Repo
 from dvc.stage import Stage
 from packaging.specifiers import SpecifierSet
@@ -61,6 +62,18 @@ def test_an_example_of_another_model_is_refused(tmp_path: Path, model: str):
     done = run_in(project, *MAKE, "example", f"MODEL={model}", check=False)
     assert f"qwen in params.yaml is from another model than {model}" in done.stderr
     assert done.returncode != 0
+
+
+def test_the_example_adds_the_second_digit_and_compares_both(project: Path):
+    """The names in the Makefile are those of the entry's file."""
+    printed = run_in(project, *MAKE, "-n", "example-digits", "MODEL=models/x.gguf").stdout
+    entry = yaml.safe_load((ROOT / "examples/qwen/second.yaml").read_text())
+    [(name, digits)] = entry["digits"].items()
+    first, second = digits["first"], digits["second"]
+    stages = (f"report_data@{first}", f"report_data@{second}", f"digit_figure@{name}")
+    command = f"bag add {second} {digits['source']} --entry examples/qwen/second.yaml"
+    for words in (*stages, f"digit_claims@{name}", command):
+        assert re.search(rf"{re.escape(words)}\s", printed), words
 
 
 def test_a_python_that_is_too_old_is_named(tmp_path: Path):

@@ -30,8 +30,8 @@ def draw(table: pl.DataFrame, model: str) -> Figure:
 
     The rows of a map are the digits whose neurons are patched, its columns the measured digits.
     """
-    k, present = table["k"].min(), table["digit"].unique().sort()
-    names = [DIGITS[digit] for digit in present]
+    k = table.select(pl.col("k").min()).item()
+    names = [DIGITS[digit] for digit in table["digit"].unique().sort()]
     operators = table["operator"].unique().sort().to_list()
     title = (
         f"{model}: top neurons of one digit of the answer (down), measured on another digit "
