@@ -8,12 +8,14 @@ The bag of heuristics makes three predictions for each operator. Neurons with a 
 that a heuristic describes beyond chance (criterion fdr). It holds for an operator if all three do:
 
 * enough: late neurons with a heuristic, kept without all others, keep more of the correct answers
-  than equally many random neurons (their intervals do not overlap), and than the most frequent
-  answer;
-* needed: ablating them leaves fewer correct answers than ablating equally many random late neurons
-  of the same layers (their intervals do not overlap);
+  than as many other neurons (their intervals do not overlap), and than the most frequent answer;
+* needed: ablating them leaves fewer correct answers than ablating as many other late neurons of the
+  same layers (their intervals do not overlap);
 * selective: ablating one heuristic's neurons lowers the answer's logit, and more on the heuristic's
   own prompts than on others, and more so than ablating other neurons does (p <= LEVEL).
+
+The other neurons are random ones, or ones without a heuristic that vary as much: for each operator,
+those with which the prediction is harder to fulfil.
 """
 
 import math
@@ -112,17 +114,23 @@ QUERIES: dict[str, tuple[list[str], str]] = {
     "alone": (
         ["bag_alone"],
         """select operator, own.neurons, own.accuracy as value, own.ci_low as low,
-            own.ci_high as high, random.accuracy as control, random.ci_low as control_low,
-            random.ci_high as control_high, rest.accuracy as rest, rest.ci_low as rest_low,
+            own.ci_high as high, control.accuracy as control, control.ci_low as control_low,
+            control.ci_high as control_high, rest.accuracy as rest, rest.ci_low as rest_low,
             rest.ci_high as rest_high, others.accuracy as others, others.ci_low as others_low,
             others.ci_high as others_high, majority_accuracy as majority
         from (from bag_alone where kept = 'heuristic') as own
-        left join (from bag_alone where kept = 'random') as random
-            using (subject, operator, criterion, ablation, majority_accuracy)
+        left join (
+            select distinct on (subject, operator, criterion, ablation) *
+            from bag_alone where kept in ('random', 'matched')
+            order by subject, operator, criterion, ablation, ci_high desc, kept
+        ) as control using (subject, operator, criterion, ablation, majority_accuracy)
         left join (from bag_alone where kept = 'rest') as rest
             using (subject, operator, criterion, ablation, majority_accuracy)
-        left join (from bag_alone where kept = 'random_rest') as others
-            using (subject, operator, criterion, ablation, majority_accuracy)
+        left join (
+            select distinct on (subject, operator, criterion, ablation) *
+            from bag_alone where kept in ('random_rest', 'matched_rest')
+            order by subject, operator, criterion, ablation, ci_low, kept
+        ) as others using (subject, operator, criterion, ablation, majority_accuracy)
         where subject = $subject and criterion = 'fdr' and ablation = 'mean'""",
     ),
     "selective": (
@@ -376,14 +384,14 @@ def _enough(holds: pl.DataFrame, fails: pl.DataFrame) -> list[str]:
     own, sentences = "The late neurons with a heuristic, alone, keep", []
     if holds.height:
         sentences.append(
-            f"{own} {span(holds, 'value')} of the correct answers, equally many random neurons "
+            f"{own} {span(holds, 'value')} of the correct answers, as many other neurons "
             f"{span(holds, 'control', names=False)}{_majority(holds)}."
         )
         own = "They keep"
     if fails.height:
         sentences.append(
             f"{own} {span(fails, 'value', names=False)} for {_names(fails)}, not clearly more than "
-            f"both random neurons ({span(fails, 'control', names=False)}) and the most frequent "
+            f"both other neurons ({span(fails, 'control', names=False)}) and the most frequent "
             f"answer ({span(fails, 'majority', names=False)})."
         )
     return sentences
@@ -394,12 +402,12 @@ def _needed(holds: pl.DataFrame, fails: pl.DataFrame) -> list[str]:
     if holds.height:
         sentences.append(
             f"Without these neurons, {span(holds, 'rest')} of the answers stay correct, without "
-            f"equally many random neurons {span(holds, 'others', names=False)}."
+            f"as many other neurons {span(holds, 'others', names=False)}."
         )
     if fails.height:
         sentences.append(
             f"For {_names(fails)}, {span(fails, 'rest', names=False)} stay correct without them, "
-            f"not clearly fewer than without random ones ({span(fails, 'others', names=False)})."
+            f"not clearly fewer than without other ones ({span(fails, 'others', names=False)})."
         )
     return sentences
 
@@ -498,7 +506,7 @@ def _labels(rows: pl.DataFrame) -> str:
 def _alone(rows: pl.DataFrame) -> str:
     return (
         f"{count(rows, 'neurons')} late neurons have a heuristic. They alone keep an accuracy of "
-        f"{span(rows, 'value')}, equally many random neurons {span(rows, 'control', names=False)}, "
+        f"{span(rows, 'value')}, as many other neurons {span(rows, 'control', names=False)}, "
         f"and all late neurons but them {span(rows, 'rest', names=False)}{_majority(rows)}."
     )
 

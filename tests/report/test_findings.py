@@ -54,6 +54,9 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
         kept("add", "rest", 0.15, 750), kept("add", "random_rest", 0.75, 750),
         kept("multiply", "heuristic", 0.29, 143), kept("multiply", "random", 0.26, 143),
         kept("multiply", "rest", 0.99, 881), kept("multiply", "random_rest", 0.98, 881),
+        # the stronger of both controls counts
+        kept("add", "matched", 0.09, 274), kept("add", "matched_rest", 0.8, 750),
+        kept("multiply", "matched", 0.27, 143), kept("multiply", "matched_rest", 0.97, 881),
     ]  # fmt: skip
     tests = [ablated("add", measure, 0.001) for measure in ("logit", "accuracy")]
     tests += [ablated("multiply", measure, 0.3) for measure in ("logit", "accuracy")]
@@ -391,17 +394,17 @@ def test_the_bag_holds_only_if_it_holds_for_every_operator(verdicts: list[str], 
 def test_sentences_have_the_numbers_of_the_tables(shown: dict):
     reasons = " ".join(shown["parts"][""]["reasons"])
     assert (
-        "alone, keep 0.80 of the correct answers, equally many random neurons 0.16 (most frequent "
+        "alone, keep 0.80 of the correct answers, as many other neurons 0.16 (most frequent "
         "answer: 0.02)." in reasons
     )
     assert (
-        "They keep 0.29 for multiplication, not clearly more than both random neurons (0.26) and "
+        "They keep 0.29 for multiplication, not clearly more than both other neurons (0.27) and "
         "the most frequent answer (0.02)." in reasons
     )
     assert (
-        "Without these neurons, 0.15 of the answers stay correct, without equally many random "
-        "neurons 0.75. For multiplication, 0.99 stay correct without them, not clearly fewer than "
-        "without random ones (0.98)." in reasons
+        "Without these neurons, 0.15 of the answers stay correct, without as many other neurons "
+        "0.75. For multiplication, 0.99 stay correct without them, not clearly fewer than "
+        "without other ones (0.97)." in reasons
     )
     assert reasons.endswith(
         "For multiplication, ablating one heuristic does not lower the answer's logit "

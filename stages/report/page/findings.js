@@ -8,8 +8,8 @@ const PREDICTIONS = {
 const EXPLAINED = {
   enough:
     "Late neurons with a heuristic, kept without all others, keep more correct answers than " +
-    "equally many random neurons and than the most frequent answer.",
-  needed: "Ablating them leaves fewer correct answers than ablating as many random late neurons.",
+    "as many other neurons, random or equally variable, and than the most frequent answer.",
+  needed: "Ablating them leaves fewer correct answers than ablating as many other late neurons.",
   selective:
     "Ablating one heuristic lowers the answer's logit most on the heuristic's own prompts, more " +
     "so than ablating other neurons does.",
@@ -185,12 +185,14 @@ function alone(operators, charts) {
   const rows = charts.alone.filter((row) => operators.includes(row.operator));
   const marks = {
     value: "with a heuristic",
-    control: "as many random",
+    control: "as many others",
     rest: "all without one",
-    others: "all but as many random",
+    others: "all but as many others",
     majority: "most frequent answer",
   };
-  const text = "All other late neurons take their mean. Lines are bootstrap intervals.";
+  const text =
+    "All other late neurons take their mean. Others: random or equally variable ones, " +
+    "whichever is the stronger control.";
   const groups = [["late neurons kept", rows]];
   const title = "Accuracy with heuristics alone";
   return rows.length ? dots(title, text, "bag-alone", groups, marks) : null;
