@@ -14,8 +14,8 @@ that a heuristic describes beyond chance (criterion fdr). It holds for an operat
 * selective: ablating one heuristic's neurons lowers the answer's logit, and more on the heuristic's
   own prompts than on others, and more so than ablating other neurons does (p <= LEVEL).
 
-The other neurons are random ones, or ones without a heuristic that vary as much: for each operator,
-those with which the prediction is harder to fulfil.
+The other neurons are random ones, or ones without a heuristic of the nearest variance: for each
+operator, those with which the prediction is harder to fulfil.
 """
 
 import math

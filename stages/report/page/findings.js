@@ -8,7 +8,7 @@ const PREDICTIONS = {
 const EXPLAINED = {
   enough:
     "Late neurons with a heuristic, kept without all others, keep more correct answers than " +
-    "as many other neurons, random or equally variable, and than the most frequent answer.",
+    "as many other neurons, random or of the nearest variance, and than the most frequent answer.",
   needed: "Ablating them leaves fewer correct answers than ablating as many other late neurons.",
   selective:
     "Ablating one heuristic lowers the answer's logit most on the heuristic's own prompts, more " +
@@ -191,8 +191,8 @@ function alone(operators, charts) {
     majority: "most frequent answer",
   };
   const text =
-    "All other late neurons take their mean. Others: random or equally variable ones, " +
-    "whichever is the stronger control.";
+    "All other late neurons take their mean. Others: random ones or those of the nearest " +
+    "variance, whichever is the stronger control.";
   const groups = [["late neurons kept", rows]];
   const title = "Accuracy with heuristics alone";
   return rows.length ? dots(title, text, "bag-alone", groups, marks) : null;
