@@ -4,9 +4,9 @@
 -- by chance affects all digits alike. A prompt is in the same half for all digits. Only layers that
 -- are late for all digits count, at the position where the digit is predicted, and operators of
 -- which every digit has prompts in both halves. If not every neuron was patched (patched_neurons
--- above 0), attribution selects the top neurons (digit_neurons), k is the smallest of operator_ks,
--- and patches on all digits' prompts measure them (digit_interventions). The share by chance is then
--- that of the neurons in the random sample.
+-- above 0), attribution selects the top neurons (digit_neurons), and k is the smallest of
+-- operator_ks. Patches on the prompts of all digits measure these neurons (digit_interventions).
+-- The share by chance is then that of the neurons in the random sample.
 --
 -- subject          VARCHAR  the model that predicts the first digit; the models for the other
 --                           digits are the same network (digits in params.yaml)
