@@ -347,7 +347,8 @@ HEAD = """# Which model families work
 
 This page lists every family of causal language models in transformers. For each family a tiny
 random model ran in float32. `python -m tests.families > docs/families.md` writes this page, and a
-test tries a part of the families, one for each kind of outcome. {counts}.
+test tries a part of the families, one for each kind of outcome.
+{counts}.
 
 * **exact**: the dump stores the activations and logits of plain forward passes with the library's
   usual attention. Interventions on every component give the logits of forward passes with hooks.

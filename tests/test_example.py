@@ -76,18 +76,17 @@ def test_late_labelled_neurons_are_those_of_the_table():
         check(late, [int(kept(sign, "label", "heuristic")["neurons"])])
 
 
-@pytest.mark.parametrize("criterion", ["chance_corrected", "fdr"])
-def test_neurons_that_a_score_accepts_are_those_of_the_table(criterion: str):
-    """The item has their share of late neurons, and for scores that with relabelled operands."""
+@pytest.mark.parametrize(("line", "criterion"), [*enumerate(["raw", "chance_corrected", "fdr"])])
+def test_neurons_that_a_score_accepts_are_those_of_the_table(line: int, criterion: str):
+    """A cell has their share of late neurons, and for scores that with relabelled operands."""
     [late] = table("late_layers")
     layers = range(int(late["first_layer"]), int(late["layers"]))
-    for operator in OPERATORS.values():
+    cells = shown.rows(PAGE, "criterion |")[line][1:]
+    for cell, operator in zip(cells, OPERATORS.values(), strict=True):
         keys = {"operator": operator, "criterion": criterion, "threshold": "0.6"}
         rows = [row("classified_share", layer=f"{layer}", **keys) for layer in layers]
-        values = [fmean(float(cells["share"]) for cells in rows)]
-        if criterion == "chance_corrected":
-            values.append(fmean(float(cells["null_share"]) for cells in rows))
-        assert shown.lacking(shown.item(PAGE, "criterion"), values) == []
+        columns = ["share"] if criterion == "fdr" else ["share", "null_share"]
+        check(cell, [fmean(float(values[column]) for values in rows) for column in columns])
 
 
 def kept(sign: str, criterion: str, name: str) -> dict[str, str]:

@@ -2,11 +2,11 @@
 -- digit's top neurons on another digit's logit. Neurons are selected on half of the prompts and
 -- measured on the other half, in both directions. So are a digit's own neurons, so that selection
 -- by chance affects all digits alike. A prompt is in the same half for all digits. Only layers that
--- are late for all digits count, at the position where the digit is predicted, and operators that
--- all digits have. If not every neuron was patched (patched_neurons above 0), attribution selects
--- the top neurons (digit_neurons), k is the smallest of operator_ks, and patches on all digits'
--- prompts measure them (digit_interventions). The share by chance is then that of the neurons in
--- the random sample.
+-- are late for all digits count, at the position where the digit is predicted, and operators of
+-- which every digit has prompts in both halves. If not every neuron was patched (patched_neurons
+-- above 0), attribution selects the top neurons (digit_neurons), and k is the smallest of
+-- operator_ks. Patches on the prompts of all digits measure these neurons (digit_interventions).
+-- The share by chance is then that of the neurons in the random sample.
 --
 -- subject          VARCHAR  the model that predicts the first digit; the models for the other
 --                           digits are the same network (digits in params.yaml)
@@ -33,18 +33,18 @@ with
         )
         group by subject
     ),
-    operators as (
-        select operator
-        from pairs join digits using (subject)
-        where split = 'discovery'
-        group by operator
-        having count(distinct digit) = (select count(*) from digits)
-    ),
-    prompts as (
+    discovery as (
         select digit, pair, operator, (lot('half', operator, op1, op2) % 2)::integer as half
         from pairs join digits using (subject)
-        where split = 'discovery' and operator in (from operators)
+        where split = 'discovery'
     ),
+    operators as (  -- every digit has prompts in both halves
+        select operator
+        from discovery
+        group by operator
+        having count(distinct 2 * digit + half) = 2 * (select count(*) from digits)
+    ),
+    prompts as (from discovery where operator in (from operators)),
     patches as (
         select digit, intervention, layer, units[1] as neuron
         from neuron_interventions join digits using (subject) join late_layers using (subject)

@@ -1,8 +1,8 @@
 -- Each digit's top neurons by attribution, for models of which not every neuron is patched
 -- (patched_neurons above 0). Half of the prompts select them, and digit_circuits measures them on
--- the other half. Only layers that are late for all digits count, and operators that all digits
--- have. The table has no rows if every neuron of these layers is patched for every digit;
--- digit_circuits then selects neurons by the patched effects.
+-- the other half. Only layers that are late for all digits count, and operators of which every
+-- digit has prompts in both halves. The table has no rows if every neuron of these layers is
+-- patched for every digit; digit_circuits then selects neurons by the patched effects.
 --
 -- subject      VARCHAR   the model that predicts the first digit; the models for the other digits
 --                        are the same network (digits in params.yaml)
@@ -44,18 +44,18 @@ with
         from digits cross join late cross join sizes left join counts using (digit, layer)
         where coalesce(patched, 0) < neurons
     ),
-    operators as (
-        select operator
-        from pairs join digits using (subject)
-        where split = 'discovery'
-        group by operator
-        having count(distinct digit) = (select count(*) from digits)
-    ),
-    prompts as (
+    discovery as (
         select digit, pair, operator, (lot('half', operator, op1, op2) % 2)::integer as half
         from pairs join digits using (subject)
-        where split = 'discovery' and operator in (from operators)
+        where split = 'discovery'
     ),
+    operators as (  -- every digit has prompts in both halves
+        select operator
+        from discovery
+        group by operator
+        having count(distinct 2 * digit + half) = 2 * (select count(*) from digits)
+    ),
+    prompts as (from discovery where operator in (from operators)),
     estimated as (
         select digit, operator, half, layer, neuron, avg(attribution::double) as attribution
         from neuron_attributions

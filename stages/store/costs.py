@@ -74,7 +74,7 @@ PASSED = 0.75  # runs, whose passes are larger
 HELD = 1 << 30  # bytes of a pass that keeps residual streams, at most
 MOVING = 0.4  # share of mediation's runs that change anything before the last layer's end
 # Relative to the kernels of a map.
-DRAWS = 120  # relabellings of a neuron in permutation tests, the mean over all
+DRAWS = 75  # relabellings of a neuron in permutation tests, the mean over all
 SEVERAL = 1.35  # scores and relabellings if answers have several tokens: heuristics of each token
 SEARCHES = 5.0  # of predicates: the map, its decoy, and the catalogue; structure takes longer
 LABELLED = 0.8  # fits of labels, relative to all maps

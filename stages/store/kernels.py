@@ -31,9 +31,9 @@ class KernelTimes:
     """Seconds that one core takes for a random map of a neuron over the operand grid.
 
     cells: with an answer, on the measured grid, which has `grid` cells in all; scores: of the
-    catalogue's heuristics; draw: a relabelling in permutation tests; spectrum: the strongest
-    Fourier components; search: of the shortest predicate; explained: a fit of some labels, and of
-    as many Fourier components; fits: of three theories with few terms.
+    catalogue's heuristics; draw: a relabelling in permutation tests, with what follows from it;
+    spectrum: the strongest Fourier components; search: of the shortest predicate; explained: a fit
+    of some labels, and of as many Fourier components; fits: of three theories with few terms.
     """
 
     cells: int

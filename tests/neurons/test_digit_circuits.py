@@ -327,16 +327,22 @@ def sampled_effects(given: Tables) -> np.ndarray:
     return effects
 
 
-def test_an_operator_that_one_digit_lacks_is_left_out():
+@pytest.mark.parametrize("patched_neurons", [0, 1])
+@pytest.mark.parametrize("kept_halves", [[], [0]])
+def test_an_operator_without_prompts_of_one_digit_in_one_half_is_left_out(
+    patched_neurons: int, kept_halves: list[int]
+):
     effects = np.random.default_rng(3).normal(size=(2, LAYERS, NEURONS))
-    for patched_neurons in (0, 1):
-        given = of_digits(effects, patched_neurons=patched_neurons)
-        is_extra = (pl.col("subject") == DIGITS[1]) & (pl.col("operator") == "subtract")
-        runs = given["runs"].filter(experiment="neuron")
-        fewer = given | {"pairs": given["pairs"].filter(~is_extra), "runs": runs}
-        fewer = with_top_neurons(fewer, effects, 0.0, 2, np.random.default_rng(0))
-        assert set(ask_digits(given, [2])["operator"]) == {*OPERATORS}
-        assert ask_digits(fewer, [2])["operator"].unique().to_list() == ["add"]
+    given = of_digits(effects, patched_neurons=patched_neurons)
+    assert set(ask_digits(given, [2])["operator"]) == {*OPERATORS}
+    left_out = halves(given).filter(~pl.col("half").is_in(kept_halves))
+    left_out = left_out.filter(subject=DIGITS[1], operator="subtract")
+    fewer = given["pairs"].join(left_out, on=["subject", "pair"], how="anti")
+    assert len(fewer) < len(given["pairs"])
+    runs = given["runs"].filter(experiment="neuron")
+    fewer = given | {"pairs": fewer, "runs": runs}
+    fewer = with_top_neurons(fewer, effects, 0.0, 2, np.random.default_rng(0))
+    assert ask_digits(fewer, [2])["operator"].unique().to_list() == ["add"]
 
 
 @pytest.mark.usefixtures("close_figures")

@@ -164,7 +164,7 @@ PROMOTED = 8  # numbers that a caption lists
 
 
 @dataclass(frozen=True)
-class Outline:
+class OutlinedCells:
     """Cells to outline.
 
     name: in captions; predicate: SQL over a cell's columns; scored_on: the map, a key of MAPS, on
@@ -424,7 +424,7 @@ def _map(
 def _outlined(
     project: Project,
     keys: dict,
-    outline: Outline,
+    outline: OutlinedCells,
     drawn: charts.Figure,
     values: np.ndarray,
 ) -> str:
@@ -439,7 +439,7 @@ def _outlined(
     return f" Outlined: {outline.name}, {means}."
 
 
-def _outline(project: Project, keys: dict, name: str) -> Outline | None:
+def _outline(project: Project, keys: dict, name: str) -> OutlinedCells | None:
     """Return the outline that a name stands for: a heuristic's, PREDICATE or none.
 
     A heuristic of the answer is scored on activations if the value logits are missing. Raises
@@ -449,10 +449,10 @@ def _outline(project: Project, keys: dict, name: str) -> Outline | None:
         return None
     if name == PREDICATE:
         predicate = discovered_predicate(project, keys)
-        return None if predicate is None else Outline(predicate, predicate, ACTIVATION)
+        return None if predicate is None else OutlinedCells(predicate, predicate, ACTIVATION)
     named = heuristic(project, keys["operator"], name)
     is_on_answers = named.quantity in OF_ANSWERS and project.has("value_logits", keys["subject"])
-    return Outline(name, named.predicate, CONTRIBUTION if is_on_answers else ACTIVATION)
+    return OutlinedCells(name, named.predicate, CONTRIBUTION if is_on_answers else ACTIVATION)
 
 
 def _heuristics(project: Project, keys: dict) -> Part:
