@@ -32,7 +32,9 @@ LARGEST = 300_000  # bytes of a table that is in the starter unless LEFT_OUT nam
 # larger tables that the explorer and the notebooks read
 LARGER = re.compile(r"/(matches|neuron_effects|predictions|spectra)\.parquet$")
 # what experiments ran, prompt by prompt, and what is made together with the activations
-LEFT_OUT = re.compile(r"/runs/|/(\w+_)?(interventions|pairs|weights|neuron_sums)\.parquet$")
+LEFT_OUT = re.compile(
+    r"/runs/|/(\w+_)?(interventions|pairs|weights|associations|neuron_sums)\.parquet$"
+)
 # The origins of models are a folder of tables. Ablations need the means.
 OTHERS = (
     "data/settings.txt",
