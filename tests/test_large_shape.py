@@ -103,6 +103,7 @@ EMPTY = {
     *("causal_votes", "vote_agreement", "label_rescores", "label_votes"),
     *("prompt_knockout_interventions", "knockouts_by_prompt", "bag_interventions", "bag_alone"),
     *("digit_means", "steering_targets", "steering_interventions", "steering"),
+    *("steering_by_source", "matched_neurons"),
 }
 CHAPTERS = ("store", "circuit", "neurons", "heuristics", "bag", "mediation", "theories", "claims")
 

@@ -89,12 +89,14 @@ FINDINGS = {
         where subject = 'abacus' and operator = 'add'"""
     ],
     "bag": [
-        """select neurons, accuracy from bag_alone
+        """select neurons, max(accuracy) from bag_alone
         where subject = 'abacus' and operator = 'add' and criterion = 'fdr' and ablation = 'mean'
-            and kept in ('heuristic', 'random')""",
-        """select accuracy from bag_alone
+            and kept in ('heuristic', 'random', 'matched')
+        group by neurons, kept = 'heuristic'""",
+        """select min(accuracy) from bag_alone
         where subject = 'abacus' and operator = 'add' and criterion = 'fdr' and ablation = 'mean'
-            and kept in ('rest', 'random_rest')""",
+            and kept in ('rest', 'random_rest', 'matched_rest')
+        group by kept = 'rest'""",
         """select (late_layers.layers - first_layer) * neurons
         from late_layers join architecture using (subject) where subject = 'abacus'""",
     ],
