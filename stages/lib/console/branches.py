@@ -25,7 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Lock
 
-from stages.lib.console.pipeline import Progress, Stage, in_order, plan
+from stages.lib.console.pipeline import Progress, Stage, in_order, needed, plan
 from stages.lib.core import environment
 from stages.lib.core.settings import read
 
@@ -165,10 +165,11 @@ def _target(chapter: str, stage: str, model: str = "") -> str:
 
 def separate(phase: Phase) -> list[Branch]:
     """Return the branches of a phase; those that share a stage become one."""
-    before = plan(phase.before, False)[0] if phase.before else {}
+    every, parents = plan([], True)
+    before = needed(phase.before, every, parents)
     branches: list[Branch] = []
     for targets in phase.branches:
-        stages, parents = plan(targets, False)
+        stages = needed(targets, every, parents)
         inner = {name: parents[name] & stages.keys() for name in stages}
         own = {name: stages[name] for name in in_order(stages, inner) if name not in before}
         joined, others = Branch(targets, own), []

@@ -212,10 +212,16 @@ def plan(targets: list[str], every: bool) -> tuple[dict[str, Stage], dict[str, s
     """
     stages = dict(_stages())
     parents = _parents(stages)
-    if every:
-        return stages, parents
+    wanted = stages if every else needed(targets or ["dvc.yaml"], stages, parents)
+    return wanted, parents
+
+
+def needed(
+    targets: list[str], stages: dict[str, Stage], parents: dict[str, set[str]]
+) -> dict[str, Stage]:
+    """Return the stages of targets, and all that these need, from those of all pipelines."""
     waiting = []
-    for target in targets or ["dvc.yaml"]:
+    for target in targets:
         waiting += [stage for stage in stages if _is_in(stage, target)]
     visited: set[str] = set()
     while waiting:
@@ -223,7 +229,7 @@ def plan(targets: list[str], every: bool) -> tuple[dict[str, Stage], dict[str, s
         if stage not in visited:
             visited.add(stage)
             waiting += parents[stage]
-    return {stage: stages[stage] for stage in stages if stage in visited}, parents
+    return {stage: stages[stage] for stage in stages if stage in visited}
 
 
 def _is_in(stage: str, target: str) -> bool:
