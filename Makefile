@@ -94,10 +94,8 @@ lint: .venv/tests
 	mypy
 
 # What only tests and lint need is not part of the setup, which all other targets wait for.
-# Meanwhile numba compiles what each process of the tests would compile by itself.
 .venv/tests: tests/requirements.lock .venv/installed
-	.venv/bin/python -P -m stages.theories.kernel_times 300 add > .venv/kernels.json & compiled=$$!; \
-	xargs -P 2 -n 20 .venv/bin/pip install --quiet --no-deps --no-compile < $< && wait $$compiled
+	xargs -P 2 -n 20 .venv/bin/pip install --quiet --no-deps --no-compile < $<
 	touch $@
 
 # make site: builds the documentation with a search, as pages that need no server and no network.

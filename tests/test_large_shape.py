@@ -22,7 +22,7 @@ from tests.conftest import MAKE, run_in
 from tests.micro import ROOT, SETTINGS, SHIPPED, changed, write_settings
 
 LAYERS, NEURONS, VOCABULARY = 12, 24, 50_000
-OPERATORS = ["add"]
+OPERATORS = ["add", "subtract"]
 
 
 def words() -> str:
@@ -131,7 +131,7 @@ def check_that_tables_have_rows(folder: Path) -> None:
 
 
 def check_that_every_task_has_pairs(tables: Path) -> None:
-    """The model is measured on the pairs of each task, for its operator where there is one."""
+    """The model is measured on the pairs of each task, with both operators where there are some."""
     pairs = pl.read_parquet(tables / "mediation_pairs.parquet")
     effects = pl.read_parquet(tables / "mediation_effects.parquet")
     assert {*pairs["task"]} == {*TASKS} == {*effects["task"]}

@@ -276,7 +276,7 @@ def _costs(
     side = len(settings.operands(load(Cells).largest_operand))
     if section == "subjects":
         operator = kernels.measured_operator(settings.operators)
-        speed = replace(speed, kernels=kernels.begin(side, operator).times())
+        speed = replace(speed, kernels=kernels.times(side, operator))
     return Costs(outline.architecture, settings, side, size, speed, prompts)
 
 

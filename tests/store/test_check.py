@@ -1,5 +1,7 @@
 """`bag check` and `bag add`, on models of which the answer is known."""
 
+import json
+import os
 import re
 import shutil
 from dataclasses import fields, replace
@@ -736,6 +738,25 @@ def test_maps_are_measured_on_this_machine(project: Path):
     assert (larger.cells, larger.grid) == (5050, 10_000)
     assert times.spectrum < larger.spectrum
     assert times.scores < larger.scores
+
+
+def test_measured_maps_are_remembered_for_a_day_and_for_their_settings(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(kernels, "KEPT", project / "kept")
+    measured = kernels.times(20, "add")
+    [file] = (project / "kept").iterdir()
+    other = replace(measured, draw=123.0)
+    file.write_text(json.dumps(vars(other)))
+    assert kernels.times(20, "add") == other
+    os.utime(file, (0, 0))
+    assert kernels.times(20, "add") == measured
+    file.write_text("{")
+    assert kernels.times(20, "add") == measured
+    settings = Path("stages/heuristics/params.yaml")
+    settings.write_text(settings.read_text() + "# another\n")
+    kernels.times(20, "add")
+    assert len(list((project / "kept").iterdir())) == 2
 
 
 def test_a_setting_that_stops_the_measurement_is_named(project: Path):
