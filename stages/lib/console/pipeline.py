@@ -44,10 +44,9 @@ class Running:
 
 
 class Progress:
-    """The progress of `dvc repro`, told by the lines that it prints.
+    """The progress of `dvc repro`, known from the lines that it prints.
 
-    It may be the progress of several commands, each with a number, which are told one line at a
-    time. They run stages of the same plan.
+    It may cover several commands, each with a number, that run stages of the same plan.
 
     say: called with a sentence when a stage starts; targets: of the command that visits all stages,
     none for the stages of the root; every: whether it runs all pipelines; rounds: one after
@@ -122,8 +121,8 @@ class Progress:
             return None
         seconds = {stage: expected[stage] for stage in waiting}
         for running in self.running.values():
-            over = self.clock() - running.started
-            seconds[running.stage] = max(0.0, seconds[running.stage] - over)
+            elapsed = self.clock() - running.started
+            seconds[running.stage] = max(0.0, seconds[running.stage] - elapsed)
         left = 0.0
         for commands in self.rounds:
             sums = []  # of each command
@@ -140,30 +139,30 @@ class Progress:
         as the prompts that our own models in Git were trained on.
         """
         running = {command.stage for command in self.running.values()}
-        begun, over = running | self.ran.keys(), self.visited - running
+        begun, finished = running | self.ran.keys(), self.visited - running
         changed: set[str] = set()
         waiting = []
         for stage in self.order:
             follows = not changed.isdisjoint(self.parents[stage])
-            will_run = stage not in over and (follows or stage in self.absent)
+            will_run = stage not in finished and (follows or stage in self.absent)
             if stage in begun or will_run:
                 if follows or stage not in self.absent:
                     changed.add(stage)
-                if stage not in over:
+                if stage not in finished:
                     waiting.append(stage)
         return waiting
 
     def _expected(self) -> dict[str, float]:
-        """Return the seconds that stages are expected to take, those of which it is known.
+        """Return the seconds that each stage is expected to take, as far as they are known.
 
-        Stages that have never run here count once the pace of this machine and model is known.
+        Stages that have never run here are known once the pace of this machine and model is.
         """
         pace = _pace(self.ran, self.record) or 1.0
         expected = {stage: pace * seconds for stage, seconds in self.record.items()}
-        first_pace = _pace(self.ran, self.typical) or _pace(self.record, self.typical)
-        if first_pace:
-            first = {stage: first_pace * seconds for stage, seconds in self.typical.items()}
-            expected = first | expected
+        typical_pace = _pace(self.ran, self.typical) or _pace(self.record, self.typical)
+        if typical_pace:
+            typical = {stage: typical_pace * seconds for stage, seconds in self.typical.items()}
+            expected = typical | expected
         return expected
 
 
@@ -177,11 +176,11 @@ def progress_of(command: list[str], say: Callable[[str], None]) -> Progress | No
     return Progress(say, [word for word in command[2:] if word not in options], bool(options))
 
 
-def _pace(seconds: Mapping[str, float], before: Mapping[str, float]) -> float | None:
-    """Return how much longer stages took than before, None if few took part both times."""
-    both = seconds.keys() & before.keys()
-    took = sum(before[stage] for stage in both)
-    return sum(seconds[stage] for stage in both) / took if took > MEASURED else None
+def _pace(seconds: Mapping[str, float], reference: Mapping[str, float]) -> float | None:
+    """Return how much longer stages took than in a reference, None if few stages are in both."""
+    shared = seconds.keys() & reference.keys()
+    expected = sum(reference[stage] for stage in shared)
+    return sum(seconds[stage] for stage in shared) / expected if expected > MEASURED else None
 
 
 def _typical(stages: Iterable[str]) -> dict[str, float]:
@@ -289,8 +288,8 @@ def _stages() -> Iterator[tuple[str, Stage]]:
             items = _value(group, values) if isinstance(group, str) else group
             pairs = items.items() if isinstance(items, dict) else ((item, item) for item in items)
             for key, item in pairs:
-                own = values | {"key": key, "item": item}
-                yield f"{start}{name}@{key}", _stage(file, entry["do"], own)
+                filled = values | {"key": key, "item": item}
+                yield f"{start}{name}@{key}", _stage(file, entry["do"], filled)
 
 
 def _values(file: Path, sources: list) -> dict[str, Any]:
