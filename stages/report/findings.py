@@ -630,7 +630,7 @@ DESCRIPTIONS = {
     "labels": "its labels",
     "discovered": "its discovered predicate",
     "bag": "one heuristic",
-    "waves": "one Fourier component",
+    "waves": "one Fourier term",
     "helix": "one term of a helix",
 }
 PLACES = {  # what is steered, as in the table steering
