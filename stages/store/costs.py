@@ -51,7 +51,6 @@ BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
 # Seconds of a core of the machine of 2026-11-28, besides forward passes and kernels.
 TOKENIZED = 3e-5  # to tokenize a prompt and find its operands
-REPEATED = 4e-8  # to repeat a coordinate of a prefix's keys and values for a prompt of its row
 STARTED = 1.2  # to start a stage, as a fork of a process with all libraries, and to end it in DVC
 PLANNED_RUNS = 1.0  # to list the runs of a stage and put their parts together
 LISTED_PAIRS = 1.0  # to list pairs, or what their prompts are associated with
@@ -485,9 +484,7 @@ class Costs:
         stored = np.dtype(dump.store_dtype).itemsize * values
         fitting = dump.prompts_per_block(values, self.settings.dtype)
         block = min(fitting, self.cells)
-        prefix = (prompts.length - prompts.own) * self.depth * self.a.heads * self.a.head_width
         passes = STORED * self.forward(self.grid, prompts.own)
-        passes += self.steps(REPEATED, self.grid * prefix)
         alone = self.steps(STARTED)
         cpu = alone + workers * self.rates.start + passes
         logits = self.passes.prompts * self.a.vocabulary * self.bytes + LOGITS

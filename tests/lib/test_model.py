@@ -4,6 +4,7 @@ import hashlib
 import os
 import random
 import re
+import shutil
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, MixtralConfig, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForCausalLM,
+    MixtralConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 from stages.lib import ask
 from stages.lib.model import (
@@ -30,8 +37,9 @@ from stages.lib.model.folder import ModelError, write_sums
 from stages.store import grid
 from stages.store import template as prompting
 from tests.conftest import random_model
-from tests.model_folders import Change, changed, stored
+from tests.model_folders import Change, changed, stored, updated
 
+FOUND = 2  # forward passes that find a model's parts, and what it does after its unembedding
 OWN_ATTENTION = ("gptj",)  # families whose attention cannot be replaced
 
 
@@ -109,6 +117,65 @@ def test_a_wrong_output_projection_is_refused(kind: str):
     wrong = replace(parts.layers[0], mlp_out=torch.nn.Linear(4, 4))
     with pytest.raises(architecture.ArchitectureError, match="layer 0"):
         agreement.check(model, replace(parts, layers=[wrong]))
+
+
+def passes_of_load(folder: Path, dtype: str = "float32") -> int:
+    """Return how many forward passes of whole models loading takes."""
+    passes: list[object] = []
+
+    def count(module: torch.nn.Module, _: object) -> None:
+        if isinstance(module, PreTrainedModel) and module.base_model is not module:
+            passes.append(module)
+
+    handle = torch.nn.modules.module.register_module_forward_pre_hook(count)
+    try:
+        checkpoint.load(folder, dtype, "cpu", 1)
+    finally:
+        handle.remove()
+    return len(passes)
+
+
+def test_a_model_that_passed_all_checks_is_not_checked_again(
+    checkpoint_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    first = passes_of_load(checkpoint_folder)
+    whole = loaded(checkpoint_folder)
+    assert passes_of_load(checkpoint_folder) == FOUND < first
+    shutil.rmtree(".cache")
+    tokens = torch.arange(2, 12)[None]
+    assert torch.equal(whole.last_logits(tokens), loaded(checkpoint_folder).last_logits(tokens))
+
+
+@pytest.mark.parametrize("change", ["weights", "configuration", "dtype", "transformers"])
+def test_a_changed_model_is_checked_again(
+    change: str, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(whole, "mine")
+    mine, dtype = Path("mine"), "float32"
+    first = passes_of_load(mine)
+    if change == "weights":
+        updated("model.norm.weight", torch.ones(32))(mine)
+    if change == "configuration":
+        changed("config.json", rms_norm_eps=1e-3)(mine)
+    if change == "dtype":
+        dtype = "float64"
+    if change == "transformers":
+        monkeypatch.setattr(transformers, "__version__", "5.0")
+    assert passes_of_load(mine, dtype) == first
+    assert passes_of_load(mine, dtype) == FOUND
+
+
+def test_a_refused_model_is_refused_again(whole: Path, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(whole, "mine")
+    model = AutoModelForCausalLM.from_pretrained("mine")
+    model.model.layers[1].mlp.down_proj.weight.data.zero_()
+    model.save_pretrained("mine")
+    for _ in range(2):
+        with pytest.raises(architecture.ArchitectureError, match="changes nothing"):
+            loaded(Path("mine"))
 
 
 def test_layers_are_checked_without_forward_passes_of_their_own(kind: str):

@@ -5,23 +5,29 @@ Weights must be safetensors; code in the folder is never run.
 
 import copy
 import hashlib
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
 from stages.lib.core import environment
+from stages.lib.core.digest import digest
+from stages.lib.core.files import replacing
 from stages.lib.core.settings import ParamsError
 from stages.lib.model import agreement, architecture, contents, experts, search, spread
 from stages.lib.model.float64 import widen
 from stages.lib.model.folder import ModelError, existing, sentence, sha256, weights
 from stages.lib.model.memory import keep_freed
 from stages.lib.subject import SubjectSettings
+
+CHECKED = Path(".cache/checked_models")
 
 logging.disable_progress_bar()
 logging.set_verbosity_error()  # `read` makes errors of these warnings
@@ -82,8 +88,9 @@ def load(
     """Load the model saved in a folder, in evaluation mode.
 
     dtype: float32, float16, bfloat16 or float64; threads: of torch; places: the device of each
-    part, None to put all parts on `device`. Raises ModelError if the folder does not hold exactly
-    one whole model, ArchitectureError if a part of the model is not found.
+    part, None to put all parts on `device`. A model on one device that passed the checks of
+    agreement.py before is not checked again (`_passed`). Raises ModelError if the folder does not
+    hold exactly one whole model, ArchitectureError if a part of the model is not found.
     """
     _check_device(device)
     keep_freed()
@@ -95,17 +102,42 @@ def load(
         experts_implementation="eager",  # the fused implementations do not support float64
         **({"device_map": places} if places else {}),
     ).eval()
+    passed = None if places else _passed(Path(folder), dtype, device)
+    if passed and passed.is_file():
+        model = _ready(experts.merge(plain), dtype, device)
+        return Checkpoint(model, agreement.with_head(model, search.find(model)))
     try:
         model = _merged(agreement.with_attention(plain))
     except agreement.CANNOT as error:
         problem = f"{type(plain).__name__} cannot be run in {dtype}: {sentence(error)}"
         raise ModelError(f"{folder}: {problem}; choose another dtype") from None
-    if not places:
+    loaded = _checked(_ready(model, dtype, None if places else device))
+    if passed and model is plain:
+        # the project may be read-only
+        with suppress(OSError), replacing(passed, shared=True) as partial:
+            partial.touch()
+    return loaded
+
+
+def _ready(model: PreTrainedModel, dtype: str, device: str | None) -> PreTrainedModel:
+    """Return the model as it runs. device: None for a model that is on its devices already."""
+    if device:
         model.to(torch.device(device))  # type: ignore[arg-type]
     model.requires_grad_(False)
     if dtype == "float64":
         widen(model)
-    return _checked(model)
+    return model
+
+
+def _passed(folder: Path, dtype: str, device: str) -> Path:
+    """Return the file that exists if a model has passed all checks with its own plain attention.
+
+    Its name is a digest of what the checks depend on: weights, configuration, the code that runs
+    and checks the model, dtype and device.
+    """
+    code = [Path(__file__).parent, folder / "config.json"]
+    versions = torch.__version__, transformers.__version__
+    return CHECKED / digest(code, fingerprint(folder)["weights_sha256"], dtype, device, *versions)
 
 
 def _check_device(device: str) -> None:
