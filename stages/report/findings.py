@@ -215,11 +215,13 @@ QUERIES: dict[str, tuple[list[str], str]] = {
     # 50 neurons are published
     "steering": (
         ["steering"],
-        """select operator, place, neurons, own.follows as value, random.follows as control
-        from (from steering where arm = 'separating') as own
-        join (from steering where arm = 'random') as random
-            using (subject, operator, place, target, neurons)
-        where subject = $subject and target = 'other'
+        """with controls as (
+                select subject, operator, place, target, neurons, max(follows) as follows
+                from steering where arm in ('random', 'matched') group by all
+            )
+        select operator, place, neurons, steering.follows as value, controls.follows as control
+        from steering join controls using (subject, operator, place, target, neurons)
+        where subject = $subject and arm = 'separating' and target = 'other'
         qualify row_number() over (
             partition by operator, place order by abs(neurons - 50), neurons) = 1
         order by operator, place""",
@@ -600,12 +602,12 @@ def _steering(rows: pl.DataFrame) -> str:
     for place, what in PLACES.items():
         part = rows.filter(place=place)
         if part.height:
-            control = span(part, "control", names=False)
-            parts.append(f"{what} {span(part, 'value', names=False)} (random neurons {control})")
+            parts.append(f"{what} {span(part, 'value', names=False)}")
     return (
         f"With the {count(rows, 'neurons')} late neurons that a digit or carry explains best at "
         "their mean for another digit or carry, this share of predictions follows: "
-        f"{', '.join(parts)}."
+        f"{', '.join(parts)}. With as many others, random or of the nearest variance, it is "
+        f"{span(rows, 'control', names=False)}."
     )
 
 

@@ -192,8 +192,11 @@ TABLES = {
         add,ones,random,other,50,0.0
         add,ones,random,other,200,0.5
         add,ones,random,own,50,0.1
+        add,ones,matched,other,50,0.05
+        add,ones,matched,own,50,0.3
         add,carry,separating,other,50,0.6
-        add,carry,random,other,50,0.15""",
+        add,carry,random,other,50,0.15
+        add,carry,matched,other,50,0.1""",
     "claims/claims": """
         claim,operator,source,statement,verdict
         c,add,"study, Sec. 1",A statement.,reproduced
@@ -230,8 +233,8 @@ SENTENCES = {
     "neuron's 0.20), one heuristic of 10 to 12 bits 0.40 to 0.60 (most frequent answer: 0.10 to "
     "0.60).",
     "Steering": "With the 50 late neurons that a digit or carry explains best at their mean for "
-    "another digit or carry, this share of predictions follows: ones digit 0.25 (random neurons "
-    "0.00), carry or borrow 0.60 (random neurons 0.15).",
+    "another digit or carry, this share of predictions follows: ones digit 0.25, carry or borrow "
+    "0.60. With as many others, random or of the nearest variance, it is 0.05 to 0.15.",
     "Claims": "2 published statements have 3 verdicts, most of them by operator: 1 reproduced, 1 "
     "not reproduced, 1 not testable on this model.",
 }
