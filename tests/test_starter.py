@@ -7,11 +7,15 @@ and of discovered predicates.
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
-from stages.lib.sql.database import connect
+from stages.lib.sql.database import QueryError, connect
+from stages.site import gallery, pages
 from tests import shown
 from tests.conftest import bag_in
+from tests.micro import ROOT
 from tests.test_readme import QUERIES, README
 
 # README and words of a query -> what data/starter lacks, so that the query prints something else
@@ -143,6 +147,29 @@ def test_other_neurons_steer_nothing(starter_project: Path):
         query = """select max(follows) from steering where subject = 'abacus' and operator = 'add'
             and target = 'other' and arm in ('random', 'matched') and neurons = 50"""
         assert database.sql(query).fetchall() == [(0.0,)]
+
+
+PICTURES = [query for query in pages.gallery() if "activations" not in query.query]
+
+
+@pytest.mark.parametrize("query", PICTURES, ids=lambda query: Path(query.path).stem)
+def test_the_gallery_shows_the_tables(
+    starter_project: Path, query: pages.GalleryQuery, tmp_path: Path, monkeypatch
+):
+    """data/starter has no activations; nor value_logits, whose picture may stay as it is."""
+    (tmp_path / pages.GALLERY).mkdir(parents=True)
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    with connect(starter_project / "data") as database:
+        if "value_logits" in query.query:
+            with pytest.raises(QueryError, match="There is no table value_logits"):
+                gallery.draw(database, query)
+            return
+        gallery.draw(database, query)
+    drawn, kept = (
+        np.asarray(Image.open(root / query.picture), np.int16) for root in (tmp_path, ROOT)
+    )
+    assert drawn.shape == kept.shape
+    assert abs(drawn - kept).mean() < 0.5, "`make site` draws it again"
 
 
 def test_labels_are_right_on_the_synthetic_model(starter_project: Path):
