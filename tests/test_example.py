@@ -133,6 +133,22 @@ def test_steering_is_that_of_the_table(column: int, operator: str):
         check(cell, [float(measured[name]) for name in ("follows", *interval)])
 
 
+def test_digits_that_share_neurons_are_those_of_the_table():
+    rows = shown.rows(PAGE, "operator, measured digit")
+    assert len(rows) == 4
+    for name, other, random in rows:
+        sign, word = name.split(", ")
+        digit = {"first": "1", "second": "2"}[word]
+        keys = {"operator": OPERATORS[sign], "digit": digit}
+        [measured] = [
+            each
+            for each in table("digit_circuits")
+            if each["of_digit"] != digit and each.items() >= keys.items()
+        ]
+        check(other.partition(" (")[0], [float(measured["share"])])
+        check(random, [float(measured["share_by_chance"])])
+
+
 def test_a_number_is_compared_by_the_digits_that_are_shown():
     assert shown.numbers("0.63 (0.4 to 0.8), 1,024.") == ["0.63", "0.4", "0.8", "1,024"]
     assert shown.numbers("−0.5, e2, 1e2, a1, v1.2") == ["−0.5"]

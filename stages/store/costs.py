@@ -58,7 +58,8 @@ GRID = 0.9  # to find which cells of an operator each heuristic covers
 DICTIONARY = 1.2  # to make the terms of an operator's theories
 RUN = 5e-6  # the patch, measures and row of a run
 SINGLE = 8e-5  # a layer of a run on a pair of its own, which shares no pass
-SCORED_MAP = 2.1e-3  # to read a map and to write the rows of its scores
+SCORED_MAP = 7.5e-4  # to write the rows of a map's scores
+SCORED_CELL = 1.5e-8  # to read a cell of a map
 OVERLAPS = 1e-5  # a cell of an operator
 HELIX = 2.2e-3  # a layer and operator, for each coordinate of the residual stream
 ESTIMATED = 4e-7  # the row of an attribution
@@ -195,13 +196,16 @@ class Costs:
         return self.a.neurons * self.kept * self.operators
 
     @cached_property
+    def answered_by_operator(self) -> list[int]:
+        """Number of cells with an answer, of each operator."""
+        largest, operands = self.params["cells"]["largest_answer"], range(self.side)
+        grids = [answers_on_grid(each, operands, largest) for each in self.settings.operators]
+        return [int((grid >= 0).sum()) for grid in grids]
+
+    @property
     def answered(self) -> int:
         """Number of cells with an answer, of all operators together."""
-        largest, operands = self.params["cells"]["largest_answer"], range(self.side)
-        cells = 0
-        for operator in self.settings.operators:
-            cells += int((answers_on_grid(operator, operands, largest) >= 0).sum())
-        return cells
+        return sum(self.answered_by_operator)
 
     @property
     def answered_maps(self) -> float:
@@ -506,7 +510,7 @@ class Costs:
     def _circuit(self, sizes: Sizes) -> Iterator[CostRow]:
         probes, length = self.params["probes"], self.prompts.length
         unshared = self.prompts.unshared
-        prompts = self.operators * min(probes["prompts"], self.cells)
+        prompts = sum(min(probes["prompts"], cells) for cells in self.answered_by_operator)
         fits = prompts * self.depth * ROLES * 12 * self.a.width**2 * self._product()
         cpu = self.forward(prompts, unshared, 0) + fits
         streams = 4 * ROLES * prompts / self.operators * self.a.width * 8  # of a level, and copies
@@ -563,7 +567,7 @@ class Costs:
         at_once, kernels = self.params["scores"]["neurons_per_unit"], self.kernels
         several = SEVERAL if self.settings.answer_token is not None else 1.0
         scores = several * kernels.scores * self.answered_maps
-        rows = self.steps(SCORED_MAP, self.maps)
+        rows = self.steps(SCORED_MAP + SCORED_CELL * self.cells, self.maps)
         yield self._maps("heuristics/scores", scores + rows, 15 * at_once, grids=True)
         draws = several * DRAWS * kernels.draw * self.whole_maps
         yield self._maps("heuristics/permutation_tests", draws, 15 * at_once, grids=True)
