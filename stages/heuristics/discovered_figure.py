@@ -62,11 +62,11 @@ def _dots(axis: Axes, neurons: pl.DataFrame) -> None:
         xs, ys = part["catalogue_explained"].clip(LOWEST), part["explained"].clip(LOWEST)
         axis.plot(xs, ys, "o", **style, color=colour, label=label)
     medians = neurons.select(pl.median("explained", "catalogue_explained")).row(0)
-    text = "medians: predicate {:.2f}, catalogue {:.2f}\n{} neurons".format(
-        *medians, neurons.height
+    text = "{:,} neurons, medians:\npredicate {:.2f}\ncatalogue {:.2f}".format(
+        neurons.height, *medians
     )
     axis.text(0.03, 0.97, text, transform=axis.transAxes, va="top", fontsize=7)
-    axis.set(xlim=(LOWEST - 0.03, 1.03), ylim=(LOWEST - 0.03, 1.4))
+    axis.set(xlim=(LOWEST - 0.03, 1.03), ylim=(LOWEST - 0.03, 1.65))
     axis.set_yticks([0, 0.25, 0.5, 0.75, 1])
 
 
