@@ -193,12 +193,6 @@ def _hand_out_files(app: dash.Dash, explorer: Explorer) -> None:
         State("url", "search"),
         prevent_initial_call=True,
     )(take)
-    app.clientside_callback(
-        dash.ClientsideFunction("explorer", "picture"),
-        Output("picture", "data"),
-        Input({"save": ALL, "format": ALL}, "n_clicks"),
-        prevent_initial_call=True,
-    )
     app.callback(
         Output("download", "data"),
         Output("message", "children"),

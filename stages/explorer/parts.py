@@ -277,10 +277,11 @@ def figure(name: str, drawn: Figure, caption: str, query: Part, below: Part = No
     """Return a figure, its caption, its query, and buttons that save it with its query."""
     graph = dcc.Graph(figure=drawn, config=GRAPH, id={"graph": name})
     picture = html.Div(graph, role="img", className="picture", **aria(label=caption))
-    tools = html.Div([_save(name, "svg"), _save(name, "png"), query], className="tools")
+    tools = html.Div([_save("svg"), _save("png"), query], className="tools")
     content = [picture, html.Figcaption(caption), tools, below]
     return html.Figure(content, id=f"figure-{name}")
 
 
-def _save(name: str, kind: str) -> Part:
-    return html.Button(f"Save {kind.upper()}", id={"save": name, "format": kind}, n_clicks=0)
+def _save(kind: str) -> Part:
+    """Return a button that saves its figure; assets/explorer.js waits for a click."""
+    return html.Button(f"Save {kind.upper()}", **{"data-save": kind})

@@ -21,6 +21,7 @@ from stages.explorer.explore import served
 from stages.explorer.pages import LISTED
 from stages.explorer.project import Project
 from stages.explorer.question import Question
+from stages.explorer.views import neuron
 from tests.micro import HALFWAY
 from tests.report.browsing import CHROMIUM, CONTRASTS, DRIVER, FLAGS, WAIT, needs_chromium
 
@@ -106,6 +107,11 @@ class Visitor:
         """Press the button with an id, as Dash writes it."""
         name = json.dumps(key, separators=(",", ":"), sort_keys=True)
         self.run("document.getElementById(arguments[0]).click()", name)
+
+    def save(self, figure: str, kind: str) -> None:
+        """Press the button that saves a figure. kind: png or svg."""
+        script = "document.querySelector(`#figure-${arguments[0]} [data-save=${arguments[1]}]`)"
+        self.run(f"{script}.click()", figure, kind)
 
     def file(self, name: str) -> Path:
         self.until((self.downloads / name).exists)
@@ -284,15 +290,40 @@ def test_two_models_are_shown_side_by_side(visitor: Visitor):
 def test_a_figure_is_saved_as_shown_with_its_query(visitor: Visitor):
     visitor.open("neuron", **NEURON, map="activation")
     visitor.drawn("map", "true")
-    visitor.press(save="map", format="png")
+    visitor.save("map", "png")
     picture = Image.open(visitor.file("map.png"))
     assert min(picture.size) > 500
     assert visitor.ask(picture.text["Description"]).height == 400
     assert "neuron=7" in picture.text["Source"]
-    visitor.press(save="map", format="svg")
+    visitor.save("map", "svg")
     text = visitor.file("map.svg").read_text()
     assert "<dc:description" in text
     assert "from activations" in text
+
+
+def test_a_figure_that_appears_later_is_not_saved(
+    visitor: Visitor,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    is_saved = threading.Event()
+    make = neuron.LATER["evidence"]
+
+    def evidence(*arguments: Any) -> Any:
+        is_saved.wait(WAIT)
+        return make(*arguments)
+
+    monkeypatch.setitem(neuron.LATER, "evidence", evidence)
+    for file in visitor.downloads.iterdir():
+        file.unlink()
+    visitor.open("neuron", **NEURON)
+    visitor.drawn("map", "true")
+    visitor.save("map", "png")
+    visitor.file("map.png")
+    is_saved.set()
+    visitor.drawn("along", "true")
+    visitor.save("along", "png")
+    visitor.file("along.png")
+    assert {file.name for file in visitor.downloads.iterdir()} == {"map.png", "along.png"}
 
 
 def brightness(colour: str) -> int:

@@ -19,18 +19,21 @@ window.dash_clientside.explorer = {
     });
     return "?" + fields;
   },
-  // Returns the figure whose button was pressed, with its query, which the server puts into it.
-  picture: async function (clicks) {
-    const pressed = window.dash_clientside.callback_context.triggered_id;
-    if (!pressed || !clicks.some(Boolean)) return window.dash_clientside.no_update;
-    const figure = document.getElementById("figure-" + pressed.save);
-    const plot = figure.querySelector(".js-plotly-plot");
-    const font = { ...plot.layout.font, color: "#1b1b1b" };
-    const layout = { ...plot.layout, paper_bgcolor: "#ffffff", font };
-    const size = { width: plot.clientWidth, height: plot.clientHeight };
-    const form = { format: pressed.format, scale: 2, ...size };
-    const data = await window.Plotly.toImage({ data: plot.data, layout }, form);
-    const query = figure.querySelector("code")?.textContent ?? "";
-    return { name: pressed.save, format: pressed.format, data, query, page: location.href };
-  },
 };
+// A button saves its figure with its query, which the server puts into it. This is no callback of
+// Dash: that also runs when a figure appears, and the browser then drops the figure being saved.
+document.addEventListener("click", async ({ target }) => {
+  const format = target.dataset.save;
+  if (!format) return;
+  const figure = target.closest("figure");
+  const plot = figure.querySelector(".js-plotly-plot");
+  const font = { ...plot.layout.font, color: "#1b1b1b" };
+  const layout = { ...plot.layout, paper_bgcolor: "#ffffff", font };
+  const size = { width: plot.clientWidth, height: plot.clientHeight };
+  const form = { format, scale: 2, ...size };
+  const image = await window.Plotly.toImage({ data: plot.data, layout }, form);
+  const name = figure.id.replace("figure-", "");
+  const query = figure.querySelector("code")?.textContent ?? "";
+  const data = { name, format, data: image, query, page: location.href };
+  window.dash_clientside.set_props("picture", { data });
+});
