@@ -202,21 +202,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Order the tests so that all processes end at about the same time.
 
     Tests of the micro project come first: one process makes it (minutes on one core) while the
-    others take the rest, from the end. Among them, tests that change a copy of it come first, as
-    they take long, that of a deep model above all. Tests of another processor take longest: each is
-    the first of one process, which then waits for the project without using a processor.
+    others take the rest, from the end. Among them, those that are marked to run early and those
+    that change a copy of it come first, as they take long, that of a deep model above all.
     """
     items.sort(key=_rank)
-    share = len(items) // getattr(config, "workerinput", {}).get("workercount", len(items) or 1)
-    emulated = [item for item in items if _uses(item, "processor")]
-    for number, item in enumerate(emulated):
-        items.remove(item)
-        items.insert(number * share, item)
 
 
 def _rank(item: pytest.Item) -> tuple[bool, ...]:
-    fixtures = ("processor", "deep_project", "micro_copy", "micro")
-    return tuple(not _uses(item, fixture) for fixture in fixtures)
+    is_early = item.get_closest_marker("early") is not None
+    fixtures = ("deep_project", "micro_copy", "micro")
+    deep, *others = (not _uses(item, fixture) for fixture in fixtures)
+    return deep, not is_early, *others
 
 
 def _uses(item: pytest.Item, fixture: str) -> bool:

@@ -132,7 +132,7 @@ NO_ARITHMETIC = (
 SAMPLE = r"stages\.(report\.subject|store\.figures|lib\.sql\.stage (store|claims)/)"
 LEFT = rf"{TRAINING}|^(?!.*{SAMPLE}).*{NO_ARITHMETIC}"
 DRAWN = r"stages\.(report\.subject|store\.figures)"
-COMPILED = r"stages\.heuristics\.(scores|permutation_tests)"
+COMPILED = r"stages\.heuristics\.(scores|permutation_tests|discovery_search)"
 # the fits of `planted` are those that have differed between processors
 BOTH = rf"{COMPILED}|stages\.theories\.theory_fits"
 WORKERS = "3"
@@ -149,6 +149,7 @@ def again(name: str, command: str) -> bool:
     return subject == "abacus" or (subject == "planted" and bool(re.search(BOTH, command)))
 
 
+@pytest.mark.early
 def test_forced_again_on_another_processor_every_byte_is_the_same(
     micro_copy: Path, everything: list[str]
 ):
@@ -159,8 +160,9 @@ def test_forced_again_on_another_processor_every_byte_is_the_same(
     plainest instructions, in a folder with an odd name, for a user without a home or a language,
     whose files others cannot read.
 
-    The figures and the page are those of `planted`, which are fewer. Its scores and permutation
-    tests run first, in one process: they compile code that the other stages find compiled.
+    The figures and the page are those of `planted`, which are fewer. Its scores, permutation tests
+    and predicates come first, in one process: they compile code that the other stages find
+    compiled.
     """
     micro_copy = micro_copy.rename(micro_copy.with_name("my prōject o'brien $x"))
     lock = {
