@@ -1,5 +1,6 @@
 """Share real parts: tiny random models of each architecture, and a micro project that was run."""
 
+import gc
 import io
 import json
 import os
@@ -28,6 +29,8 @@ from stages.lib.units import local
 from tests.micro import ROOT, copy_compiled, copy_project
 
 torch.set_num_threads(1)
+# Python would spend a tenth of the time looking for garbage among all libraries and tests
+gc.set_threshold(100_000, 50, 100)
 settings.register_profile("untimed", deadline=None)  # the machine may be busy
 settings.load_profile("untimed")
 # this process has computed with several threads and must not fork; the stages, in processes of
@@ -196,6 +199,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Use one process more than processors, since some tests wait for servers or a browser."""
     return (os.cpu_count() or 1) + 1
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -131,10 +131,10 @@ NO_ARITHMETIC = (
 # of these, the ones that are forced again nevertheless
 SAMPLE = r"stages\.(report\.subject|store\.figures|lib\.sql\.stage (store|claims)/)"
 LEFT = rf"{TRAINING}|^(?!.*{SAMPLE}).*{NO_ARITHMETIC}"
-DRAWN = r"stages\.(report\.subject|store\.figures)"
 COMPILED = r"stages\.heuristics\.(scores|permutation_tests|discovery_search)"
+OF_PLANTED = rf"{COMPILED}|stages\.(report\.subject|store\.figures)"
 # the fits of `planted` are those that have differed between processors
-BOTH = rf"{COMPILED}|stages\.theories\.theory_fits"
+BOTH = r"stages\.theories\.theory_fits"
 WORKERS = "3"
 OTHERS = {"PYTHONHASHSEED": "7", "HOME": "/nowhere", "LC_ALL": "C"}
 
@@ -144,7 +144,7 @@ def again(name: str, command: str) -> bool:
     subject = name.partition("@")[2]
     if not subject:
         return True
-    if re.search(DRAWN, command):
+    if re.search(OF_PLANTED, command):
         return subject == "planted"
     return subject == "abacus" or (subject == "planted" and bool(re.search(BOTH, command)))
 
@@ -160,9 +160,8 @@ def test_forced_again_on_another_processor_every_byte_is_the_same(
     plainest instructions, in a folder with an odd name, for a user without a home or a language,
     whose files others cannot read.
 
-    The figures and the page are those of `planted`, which are fewer. Its scores, permutation tests
-    and predicates come first, in one process: they compile code that the other stages find
-    compiled.
+    The figures and the page are those of `planted`, which are fewer. So are its stages that compile
+    code; one process runs them.
     """
     micro_copy = micro_copy.rename(micro_copy.with_name("my prōject o'brien $x"))
     lock = {
@@ -173,18 +172,11 @@ def test_forced_again_on_another_processor_every_byte_is_the_same(
     ran = {name: entry["cmd"] for name, entry in lock.items() if again(name, entry["cmd"])}
     planned_here = [name for name in everything if name in ran]
     assert sorted(planned_here) == sorted(ran)
-    first = [
-        name
-        for name in planned_here
-        if name.endswith("@planted") and re.search(COMPILED, ran[name])
-    ]
-    order = [name for name in planned_here if name not in first]
-    start = next(number for number, name in enumerate(order) if re.search(COMPILED, ran[name]))
-    order[start:start] = first
-    for path in {micro_copy / out["path"] for name in order for out in lock[name]["outs"]}:
+    for path in {micro_copy / out["path"] for name in planned_here for out in lock[name]["outs"]}:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     script = "set -e; umask 077\n" + "\n".join(
-        f"{environment.WORKERS}=1 " * (name in first) + ran[name] for name in order
+        f"{environment.WORKERS}=1 " * bool(re.search(COMPILED, ran[name])) + ran[name]
+        for name in planned_here
     )
     more = {**PLAINEST, **OTHERS, environment.WORKERS: WORKERS}
     run_in(micro_copy, "python", "-m", "stages.warm", "sh", "-c", script, more=more)
