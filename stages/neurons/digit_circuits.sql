@@ -21,6 +21,10 @@
 -- share            DOUBLE   effect / effect of the digit's own top neurons: 1 if one circuit writes
 --                           both digits, 0 if each digit has its own circuit
 -- share_by_chance  DOUBLE   expected share of k random neurons
+-- matched_share    DOUBLE   share of the k other neurons that vary most nearly as much
+--                           (digit_matched); null if a layer has too few others
+-- std              DOUBLE   mean standard deviation of the top neurons' activations
+-- matched_std      DOUBLE   mean standard deviation of the matched neurons' activations
 -- iou              DOUBLE   neurons in both digits' sets / neurons in either set, 0 to 1; for a
 --                           digit and itself, the repeatability of the selection
 -- iou_by_chance    DOUBLE   IoU of two sets of k of n neurons that share k²/n neurons, as random
@@ -33,28 +37,16 @@ with
         )
         group by subject
     ),
-    discovery as (
-        select digit, pair, operator, (lot('half', operator, op1, op2) % 2)::integer as half
+    prompts as (  -- half: the other half, whose neurons these prompts measure
+        select digit, pair, operator, (1 - lot('half', operator, op1, op2) % 2)::integer as half
         from pairs join digits using (subject)
-        where split = 'discovery'
+        where split = 'discovery' and operator in (select operator from digit_neurons)
     ),
-    operators as (  -- every digit has prompts in both halves
-        select operator
-        from discovery
-        group by operator
-        having count(distinct 2 * digit + half) = 2 * (select count(*) from digits)
-    ),
-    prompts as (from discovery where operator in (from operators)),
     patches as (
         select digit, intervention, layer, units[1] as neuron
-        from neuron_interventions join digits using (subject) join late_layers using (subject)
-        where position = 'last' and layer >= first_layer and neuron_interventions.operator is null
-    ),
-    shared as (
-        select layer
-        from patches
-        group by layer
-        having count(distinct digit) = (select count(*) from digits)
+        from neuron_interventions as i join digits using (subject)
+        where position = 'last' and i.operator is null
+            and layer in (select layer from digit_neurons)
     ),
     answers as (
         select digit, runs.* from runs join digits using (subject) where experiment <> 'digit'
@@ -65,11 +57,14 @@ with
         join answers as c using (digit, pair)
         join patches on (patches.digit, patches.intervention) = (p.digit, p.intervention)
         join prompts using (digit, pair)
-        where c.intervention = 0 and layer in (from shared)
+        where c.intervention = 0
         group by all
     ),
-    tops as (  -- the top neurons by attribution of all digits
-        select digit, digit_pairs.operator, half, layer, units[1] as neuron,
+    chance as (
+        select digit, operator, half, layer, avg(effect) as effect from patched group by all
+    ),
+    planned as (  -- the top neurons by attribution of all digits, and matched ones
+        select digit, digit_pairs.operator, 1 - half as half, layer, units[1] as neuron,
             avg(logit_effect(p, c)) as effect
         from runs as p
         join runs as c using (pair)
@@ -79,51 +74,62 @@ with
             and component = 'neuron'
         group by all
     ),
-    ranked as (
-        select
-            digit, operator, half, layer, neuron, effect,
-            effect as sampled_effect,
-            null::integer as neurons,
-            row_number() over (
-                partition by digit, operator, half, layer order by effect desc, neuron) as place
-        from patched
-        where not exists (from digit_neurons)
-        union all
-        select
-            digit, operator, half, layer, neuron, tops.effect,
-            patched.effect as sampled_effect,
-            neurons,
-            rank as place
-        from tops
-        full join patched using (digit, operator, half, layer, neuron)
-        left join digit_neurons using (digit, operator, half, layer, neuron)
-        where exists (from digit_neurons)
+    effects as (
+        select digit, operator, half, layer, neuron,
+            coalesce(planned.effect, patched.effect) as effect
+        from planned full join patched using (digit, operator, half, layer, neuron)
     ),
-    crossed as (
+    tops as (
+        select digit, operator, half, k, layer, neuron, neurons
+        from digit_neurons cross join (select unnest($operator_ks)::integer as k)
+        where rank <= k
+    ),
+    measured as (
         select
-            operator, layer, measured.digit,
-            selected.digit as of_digit,
-            k, selected.half,
-            coalesce(any_value(measured.neurons), count(*)) as neurons,
-            sum(measured.effect) filter (where selected.place <= k) as effect,
-            sum(measured.sampled_effect) * k / count(measured.sampled_effect) as by_chance,
-            count(*) filter (where selected.place <= k and measured.place <= k) as common
-        from ranked as measured
-        join ranked as selected using (operator, layer, neuron)
-        cross join (select unnest($operator_ks)::integer as k)
-        where measured.half <> selected.half
-        group by operator, layer, measured.digit, of_digit, k, selected.half
-        having count(measured.effect) filter (where selected.place <= k) = k
+            effects.digit,
+            tops.digit as of_digit,
+            operator, half, k, layer,
+            any_value(neurons) as neurons,
+            sum(effect) as effect
+        from tops join effects using (operator, half, layer, neuron)
+        group by all
+        having count(*) = k
+    ),
+    matched as (
+        select
+            digit, of_digit, operator, half, k, layer,
+            sum(effect) as matched_effect,
+            avg(std) as matched_std,
+            any_value(selected_std) as std
+        from digit_matched join effects using (digit, operator, half, layer, neuron)
+        group by all
+        having count(*) = k
+    ),
+    shared as (
+        select
+            own.digit,
+            other.digit as of_digit,
+            operator, other.half, k, layer,
+            count(*) as common
+        from tops as own join tops as other using (operator, k, layer, neuron)
+        where own.half <> other.half
+        group by all
     ),
     pooled as (
         select
             operator, digit, of_digit, k,
             count(distinct layer) as layers,
-            sum(effect) / 2 as effect,
-            sum(by_chance) / 2 as by_chance,
-            sum(common) / sum(2 * k - common) as iou,
+            sum(measured.effect) / 2 as effect,
+            sum(chance.effect * k) / 2 as by_chance,
+            if(bool_or(matched_effect is null), null, sum(matched_effect) / 2) as matched_effect,
+            avg(std) as std,
+            avg(matched_std) as matched_std,
+            sum(coalesce(common, 0)) / sum(2 * k - coalesce(common, 0)) as iou,
             k / (2 * avg(neurons) - k) as iou_by_chance
-        from crossed
+        from measured
+        join chance using (digit, operator, half, layer)
+        left join matched using (digit, of_digit, operator, half, k, layer)
+        left join shared using (digit, of_digit, operator, half, k, layer)
         group by operator, digit, of_digit, k
     )
 select
@@ -131,7 +137,8 @@ select
     operator, digit, of_digit, k, layers, effect,
     effect / any_value(effect) filter (where of_digit = digit) over own as share,
     by_chance / any_value(effect) filter (where of_digit = digit) over own as share_by_chance,
-    iou, iou_by_chance
+    matched_effect / any_value(effect) filter (where of_digit = digit) over own as matched_share,
+    std, matched_std, iou, iou_by_chance
 from pooled
 window own as (partition by operator, digit, k)
 order by operator, k, digit, of_digit

@@ -13,6 +13,7 @@ DIGITS = {1: "first", 2: "second", 3: "third"}
 NOTHING = "no layer that is late for all digits has enough patched neurons for the smallest k"
 MEASURES = {
     "share": "effect / effect of\nits own top neurons",
+    "matched_share": "the same of neurons\nthat vary as much",
     "iou": "neurons in both /\nin either",
 }
 
@@ -26,7 +27,7 @@ def main(model: str) -> None:
 
 
 def draw(table: pl.DataFrame, model: str) -> Figure:
-    """Draw effects (above) and overlaps (below) of digits for each operator (columns).
+    """Draw effects, their control and overlaps of digits (rows) for each operator (columns).
 
     The rows of a map are the digits whose neurons are patched, its columns the measured digits.
     """

@@ -1,6 +1,7 @@
 -- Patches of single neurons at the last position with their values in the counterfactual prompt, on
--- the prompts of all digits: the neurons of digit_neurons, each for its operators. So the top
--- neurons of any digit are measured on every digit.
+-- the prompts of all digits: the neurons of digit_neurons and digit_matched, each for its
+-- operators. So the top neurons of any digit are measured on every digit. Nothing is patched again
+-- if every neuron is patched already, for every digit.
 --
 -- subject       VARCHAR    the model that predicts the first digit
 -- intervention  INTEGER    number of the intervention, from 0, the clean run
@@ -13,7 +14,15 @@
 -- position      VARCHAR    role of the patched token, last; null for the clean run
 -- key_position  VARCHAR    always null: no attention edge is patched
 -- replacement   VARCHAR    counterfactual; null for the clean run
-with selected as (select distinct operator, layer, neuron from digit_neurons)
+with
+    selected as (
+        select operator, layer, neuron from digit_neurons
+        union
+        select operator, layer, neuron from digit_matched
+    ),
+    missing as (
+        from selected where exists (from digit_neurons where method = 'attribution')
+    )
 select
     $first as subject,
     0 as intervention,
@@ -31,5 +40,5 @@ select
     row_number() over (order by layer, neuron, operator)::integer,
     operator, 'discovery', 'neuron',
     layer, [neuron], 'last', null, 'counterfactual'
-from selected
+from missing
 order by intervention

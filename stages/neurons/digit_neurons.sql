@@ -1,20 +1,21 @@
--- Each digit's top neurons by attribution, for models of which not every neuron is patched
--- (patched_neurons above 0). Half of the prompts select them, and digit_circuits measures them on
--- the other half. Only layers that are late for all digits count, and operators of which every
--- digit has prompts in both halves. The table has no rows if every neuron of these layers is
--- patched for every digit; digit_circuits then selects neurons by the patched effects.
+-- Each digit's top neurons, by their effect on the digit's logit when patched, or by attribution if
+-- not every neuron of the late layers is patched for every digit (patched_neurons above 0). Half of
+-- the prompts select them, and digit_circuits measures them on the other half. Only layers that are
+-- late for all digits count, and operators of which every digit has prompts in both halves.
 --
--- subject      VARCHAR   the model that predicts the first digit; the models for the other digits
---                        are the same network (digits in params.yaml)
--- digit        INTEGER   digit of the answer, from 1, the first one written
--- operator     VARCHAR   add, subtract, multiply or divide
--- half         INTEGER   half of the discovery prompts, 0 or 1, that selected the neuron; a prompt
---                        is in the same half for all digits
--- layer        SMALLINT  late layer, from 0
--- neuron       INTEGER   neuron of the layer's MLP, from 0
--- rank         BIGINT    rank by attribution, from 1, the largest, to the smallest of operator_ks
--- attribution  DOUBLE    mean estimated effect on the digit's logit over the half, in logits
--- neurons      INTEGER   number of neurons of the layer's MLP
+-- subject   VARCHAR   the model that predicts the first digit; the models for the other digits are
+--                     the same network (digits in params.yaml)
+-- digit     INTEGER   digit of the answer, from 1, the first one written
+-- operator  VARCHAR   add, subtract, multiply or divide
+-- half      INTEGER   half of the discovery prompts, 0 or 1, that selected the neuron; a prompt is
+--                     in the same half for all digits
+-- layer     SMALLINT  late layer, from 0
+-- neuron    INTEGER   neuron of the layer's MLP, from 0
+-- method    VARCHAR   exact (patched) or attribution (estimated)
+-- rank      BIGINT    rank by effect, from 1, the largest, to the largest of operator_ks, or to the
+--                     smallest if effects are estimated
+-- effect    DOUBLE    mean effect on the digit's logit over the half, in logits
+-- neurons   INTEGER   number of neurons of the layer's MLP
 with
     digits as (
         select subject, min(digit)::integer as digit
@@ -33,12 +34,12 @@ with
         having count(*) = (select count(*) from digits)
     ),
     sizes as (select any_value(neurons) as neurons from architecture),
-    counts as (  -- neurons that are patched for all operators
-        select digit, layer, count(*) as patched
+    patches as (  -- of neurons that are patched for all operators
+        select digit, intervention, layer, units[1] as neuron
         from neuron_interventions as i join digits using (subject)
-        where position = 'last' and i.operator is null
-        group by digit, layer
+        where position = 'last' and i.operator is null and layer in (from late)
     ),
+    counts as (select digit, layer, count(*) as patched from patches group by digit, layer),
     incomplete as (
         select digit, layer
         from digits cross join late cross join sizes left join counts using (digit, layer)
@@ -56,20 +57,39 @@ with
         having count(distinct 2 * digit + half) = 2 * (select count(*) from digits)
     ),
     prompts as (from discovery where operator in (from operators)),
+    answers as (
+        select digit, runs.* from runs join digits using (subject) where experiment = 'neuron'
+    ),
+    exact as (
+        select digit, operator, half, layer, neuron, avg(logit_effect(p, c)) as effect
+        from answers as p
+        join answers as c using (digit, pair)
+        join patches on (patches.digit, patches.intervention) = (p.digit, p.intervention)
+        join prompts using (digit, pair)
+        where c.intervention = 0
+        group by all
+    ),
     estimated as (
-        select digit, operator, half, layer, neuron, avg(attribution::double) as attribution
+        select digit, operator, half, layer, neuron, avg(attribution::double) as effect
         from neuron_attributions
         join digits using (subject)
         join prompts using (digit, pair)
-        where position = 'last' and layer in (from late) and exists (from incomplete)
+        where position = 'last' and layer in (from late)
         group by all
+    ),
+    effects as (
+        select *, 'exact' as method, list_max($operator_ks) as last_rank
+        from exact where not exists (from incomplete)
+        union all
+        select *, 'attribution', list_min($operator_ks)
+        from estimated where exists (from incomplete)
     )
 select
-    $first as subject, digit, operator, half, layer, neuron,
+    $first as subject, digit, operator, half, layer, neuron, method,
     row_number() over (
-        partition by digit, operator, half, layer order by attribution desc, neuron) as rank,
-    attribution, neurons
-from estimated cross join sizes
+        partition by digit, operator, half, layer order by effect desc, neuron) as rank,
+    effect, neurons
+from effects cross join sizes
 where list_min($operator_ks) <= neurons
-qualify rank <= list_min($operator_ks)
+qualify rank <= last_rank
 order by digit, operator, half, layer, rank

@@ -1,5 +1,5 @@
--- The discovery prompts of all digits in one table, on which the neurons of digit_neurons are
--- patched. The table has no rows if digit_neurons has none.
+-- The discovery prompts of all digits in one table, on which digit_interventions patches neurons.
+-- The table has no rows if every neuron is patched already, for every digit.
 --
 -- subject                      VARCHAR    the model that predicts the first digit
 -- pair                         INTEGER    number of the pair in this table, from 0
@@ -32,5 +32,6 @@ select
     operator, split, tokens, answer_token, positions,
     counterfactual_tokens, counterfactual_answer_token, counterfactual_positions
 from pairs join digits using (subject)
-where split = 'discovery' and operator in (select operator from digit_neurons)
+where split = 'discovery'
+    and operator in (select operator from digit_neurons where method = 'attribution')
 order by pair

@@ -278,32 +278,36 @@ def test_verdicts_put_all_subjects_side_by_side(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("shared", "by_chance", "effect", "verdict"),
+    ("shared", "controls", "effect", "verdict"),
     [
-        (0.1, 0.1, 3.0, "reproduced"),
-        (0.6, 0.1, 3.0, "not reproduced"),
-        (0.1, 0.6, 3.0, "not testable here"),
-        (0.1, 0.1, -3.0, "not testable here"),
+        (0.1, (0.1, 0.1), 3.0, "reproduced"),
+        (0.1, (0.1, None), 3.0, "reproduced"),
+        (0.6, (0.1, 0.1), 3.0, "not reproduced"),
+        (0.1, (0.6, 0.1), 3.0, "not testable here"),
+        (0.1, (0.1, 0.6), 3.0, "not testable here"),
+        (0.1, (0.1, 0.1), -3.0, "not testable here"),
     ],
 )
 def test_digits_are_judged_model_by_model(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     shared: float,
-    by_chance: float,
+    controls: tuple[float, float | None],
     effect: float,
     verdict: str,
 ):
     """Two digits share part of their effects one way and nothing the other way.
 
-    by_chance: share of random neurons; effect: of each digit's own top neurons. Only the model's
-    own rows count.
+    controls: share of random neurons, and of neurons that vary as much; effect: of each digit's own
+    top neurons. Only the model's own rows count.
     """
     monkeypatch.chdir(tmp_path)
     shares = pl.DataFrame(
         {"digit": [1, 2, 1, 2], "of_digit": [1, 2, 2, 1], "share": [1.0, 1.0, shared, 0.0]}
     )
-    shares = shares.with_columns(effect=effect * pl.col("share"), share_by_chance=by_chance)
+    by_chance, matched = (pl.lit(share, pl.Float64) for share in controls)
+    shares = shares.with_columns(share_by_chance=by_chance, matched_share=matched)
+    shares = shares.with_columns(effect=effect * pl.col("share"))
     operators = pl.DataFrame({"operator": ["add", "divide"]})
     table = operators.join(shares, how="cross").join(pl.DataFrame({"k": [5, 50]}), how="cross")
     folder = Path("data/neurons/digit_circuits")

@@ -25,29 +25,44 @@ SAMPLED = 3  # random neurons of a layer, if not all are patched
 
 def of_digits(
     effects: np.ndarray,
+    *,
     noise: float = 0.0,
     first_layers: tuple[int, ...] = (FIRST,) * 3,
     patched_neurons: int = 0,
     estimates: np.ndarray | None = None,
-    k: int = 2,
+    ks: list[int] = KS,
+    deviations: np.ndarray | None = None,
 ) -> Tables:
     """Return tables of models for two or three digits, with planted effects and noise by prompt.
 
     effects: of each neuron on each digit, (digits, layers, neurons); patched_neurons: 0 for all;
-    estimates: mean attributions, by default the effects; k: top neurons of a digit.
+    estimates: mean attributions, by default the effects; ks: numbers of top neurons; deviations:
+    standard deviations of neurons, shaped as effects.
     """
     if estimates is None:
         estimates = effects
     random = np.random.default_rng(5)
+    if deviations is None:
+        deviations = random.uniform(1, 2, effects.shape)
     tables: dict[str, list[pl.DataFrame]] = defaultdict(list)
     for number, first in zip(range(len(effects)), first_layers, strict=False):
         own = of_digit(effects, number, noise, patched_neurons, estimates[number], random)
         own["late_layers"] = frame(subject="s", first_layer=[first], layers=LAYERS)
+        own["neuron_variances"] = variances(deviations[number])
         for name, table in own.items():
             tables[name].append(table.with_columns(subject=pl.lit(DIGITS[number])))
     given = {name: pl.concat(parts) for name, parts in tables.items()}
     given["architecture"] = given["architecture"].head(1)  # of the first digit
-    return with_top_neurons(given, effects, noise, k, random)
+    return with_top_neurons(given, effects, noise, ks, random)
+
+
+def variances(deviations: np.ndarray) -> pl.DataFrame:
+    """Return the columns of `neuron_variances` that the queries read."""
+    sites = list(product(OPERATORS, range(LAYERS), range(NEURONS)))
+    operators, layers, neurons = zip(*sites, strict=True)
+    values = deviations[np.array(layers), np.array(neurons)] ** 2
+    keys = {"operator": operators, "layer": layers, "neuron": neurons}
+    return frame(subject="s", **keys, variance=values)
 
 
 def of_digit(
@@ -116,24 +131,28 @@ def with_effects(
 
 
 def with_top_neurons(
-    given: Tables, effects: np.ndarray, noise: float, k: int, random: np.random.Generator
+    given: Tables,
+    effects: np.ndarray,
+    noise: float,
+    ks: list[int],
+    random: np.random.Generator,
 ) -> Tables:
     """Add what the stages digit_interventions and digit_runs write."""
     names = ("late_layers", "pairs", "neuron_attributions", "neuron_interventions", "architecture")
     digits, pairs = digits_of(given), only(given, "pairs")
-    tops = ask("digit_neurons", only(given, *names), **digits, operator_ks=[k, k + 1])
+    tops = ask("digit_neurons", only(given, *names, "runs"), **digits, operator_ks=ks)
+    selected = {"digit_neurons": tops}
+    given_matches = selected | only(given, "neuron_variances")
+    selected["digit_matched"] = ask("digit_matched", given_matches, **digits, operator_ks=ks)
     pairs = ask("digit_pairs", pairs | {"digit_neurons": tops}, **digits)
-    interventions = ask("digit_interventions", {"digit_neurons": tops}, first=DIGITS[0])
+    interventions = ask("digit_interventions", selected, first=DIGITS[0])
     runs = made.runs(interventions, pairs, "digit")
     runs = runs.join(pairs.select("pair", "digit"), on="pair")
     runs = with_effects(runs, interventions, effects, noise, random)
     runs = runs.with_columns(subject=pl.lit(DIGITS[0]))
-    return given | {
-        "digit_neurons": tops,
-        "digit_pairs": pairs,
-        "digit_interventions": interventions,
-        "runs": pl.concat([given["runs"], runs.select(given["runs"].columns)]),
-    }
+    selected |= {"digit_pairs": pairs, "digit_interventions": interventions}
+    runs = pl.concat([given["runs"], runs.select(given["runs"].columns)])
+    return given | selected | {"runs": runs}
 
 
 def digits_of(given: Tables) -> dict[str, str]:
@@ -170,35 +189,94 @@ def mean_effects(given: Tables) -> pl.DataFrame:
 
 
 def ask_digits(given: Tables, ks: list[int] = KS) -> pl.DataFrame:
-    names = ["late_layers", "pairs", "neuron_interventions", "runs"]
-    names += ["digit_neurons", "digit_pairs", "digit_interventions"]
+    names = ["pairs", "neuron_interventions", "runs", "digit_neurons", "digit_matched"]
+    names += ["digit_pairs", "digit_interventions"]
     return ask("digit_circuits", only(given, *names), **digits_of(given), operator_ks=ks)
 
 
+def deviations_of(given: Tables) -> np.ndarray:
+    """Return standard deviations in late layers: (digits, operators, layers, neurons)."""
+    rows = given["neuron_variances"].filter(pl.col("layer") >= FIRST)
+    return np.sqrt(rows["variance"].to_numpy()).reshape(-1, len(OPERATORS), LATE, NEURONS)
+
+
+def matched(
+    tops: np.ndarray,
+    digit: int,
+    of_digit: int,
+    deviations: np.ndarray,
+    measured: np.ndarray,
+) -> dict[str, float | None]:
+    """Return the effect of neurons that vary as much as top neurons, and the deviations of both.
+
+    tops: (digits, halves, layers, k); digit, of_digit: from 0; deviations: of the measured digit,
+    (layers, neurons); measured: effects on it, on the half that did not select, (halves, layers,
+    neurons).
+    """
+    k = tops.shape[-1]
+    effect, own, others = 0.0, [], []
+    for half, layer in product(range(2), range(LATE)):
+        std = deviations[layer, tops[of_digit, half, layer]].mean()
+        left = np.setdiff1d(range(NEURONS), tops[:, :, layer])
+        if len(left) < k:
+            return {"effect": None, "std": None, "matched_std": None}
+        distances = abs(deviations[layer, left] - std)
+        nearest = left[np.argsort(distances, kind="stable")[:k]]
+        effect += measured[half, layer, nearest].sum() / 2
+        own.append(std)
+        others.append(deviations[layer, nearest].mean())
+    return {"effect": effect, "std": np.mean(own), "matched_std": np.mean(others)}
+
+
+def expected_row(
+    tops: np.ndarray,
+    digit: int,
+    of_digit: int,
+    deviations: np.ndarray,
+    measured: np.ndarray,
+    by_chance: float,
+) -> dict[str, float | None]:
+    """Return the numbers of a row of digit_circuits. by_chance: effect of random neurons."""
+    k = tops.shape[-1]
+    own, others = tops[digit], tops[of_digit]
+    effect = np.take_along_axis(measured, others, 2).sum() / 2
+    own_effect = np.take_along_axis(measured, own, 2).sum() / 2
+    shared = (own[..., :, None] == others[::-1, ..., None, :]).sum()
+    control = matched(tops, digit, of_digit, deviations, measured)
+    return {
+        "effect": effect,
+        "share": effect / own_effect,
+        "share_by_chance": by_chance / own_effect,
+        "matched_share": None if control["effect"] is None else control["effect"] / own_effect,
+        "std": control["std"],
+        "matched_std": control["matched_std"],
+        "iou": shared / (2 * own.size - shared),
+        "iou_by_chance": k / (2 * NEURONS - k),
+    }
+
+
+def check(row: dict[str, Any], expected: dict[str, float | None]) -> None:
+    values = np.array([row[name] for name in expected], float)  # None becomes NaN
+    np.testing.assert_allclose(values, np.array([*expected.values()], float), 1e-6, 1e-9)
+
+
 def test_shares_and_overlaps_are_those_of_brute_force():
-    given = of_digits(np.random.default_rng(3).normal(size=(3, LAYERS, NEURONS)), noise=1.0)
+    given = of_digits(np.random.default_rng(3).normal(size=(3, LAYERS, NEURONS)), noise=0.5)
     table = ask_digits(given)
     by_digit = mean_effects(given)["effect"].to_numpy()
     by_digit = by_digit.reshape(3, len(OPERATORS), 2, LAYERS - FIRST, NEURONS)
+    deviations = deviations_of(given)
     assert table.height == len(OPERATORS) * 9 * len(KS)
+    assert set(table.drop_nulls("matched_share")["k"]) == {KS[0]}  # too few others for more
     for row in table.rows(named=True):
         k, operator = row["k"], OPERATORS.index(row["operator"])
-        effects = by_digit[row["digit"] - 1, operator]  # (halves, layers, neurons)
-        own = np.argsort(-effects, kind="stable")[..., :k]
-        others = by_digit[row["of_digit"] - 1, operator]
-        others = np.argsort(-others, kind="stable")[..., :k]
-        measured = effects[::-1]  # on the half on which a circuit was not chosen
-        effect = np.take_along_axis(measured, others, 2).sum() / 2
-        own_effect = np.take_along_axis(measured, own, 2).sum() / 2
-        shared = (own[..., :, None] == others[::-1, ..., None, :]).sum()
-        expected = {
-            "effect": effect,
-            "share": effect / own_effect,
-            "share_by_chance": effects.sum() / 2 * k / NEURONS / own_effect,
-            "iou": shared / (2 * own.size - shared),
-            "iou_by_chance": k / (2 * NEURONS - k),
-        }
-        assert {name: row[name] for name in expected} == pytest.approx(expected, rel=1e-6, abs=1e-9)
+        digit, of_digit = row["digit"] - 1, row["of_digit"] - 1
+        tops = np.argsort(-by_digit[:, operator], kind="stable")[..., :k]
+        effects = by_digit[digit, operator]  # (halves, layers, neurons)
+        by_chance = effects.sum() / 2 * k / NEURONS
+        own = deviations[digit, operator]
+        expected = expected_row(tops, digit, of_digit, own, effects[::-1], by_chance)
+        check(row, expected)
         assert row["layers"] == LAYERS - FIRST
 
 
@@ -249,7 +327,8 @@ def test_shared_and_separate_circuits_are_told_apart(
     circuits: tuple[int, ...], patched_neurons: int
 ):
     """Two and three digits, once with every neuron patched, once with few of a larger model."""
-    table = ask_digits(of_digits(planted(*circuits), patched_neurons=patched_neurons), [2])
+    given = of_digits(planted(*circuits), patched_neurons=patched_neurons, ks=[2])
+    table = ask_digits(given, [2])
     assert len(table) == len(OPERATORS) * len(circuits) ** 2
     for row in table.rows(named=True):
         is_shared = circuits[row["digit"] - 1] == circuits[row["of_digit"] - 1]
@@ -258,36 +337,46 @@ def test_shared_and_separate_circuits_are_told_apart(
         assert row["iou_by_chance"] == pytest.approx(2 / (2 * NEURONS - 2))
         if not patched_neurons:
             assert row["share_by_chance"] == pytest.approx(2 / NEURONS)
+        # neurons that write no digit change nothing, however much they vary
+        assert row["matched_share"] == (None if len(set(circuits)) == 3 else 0)
+
+
+@pytest.mark.parametrize("patched_neurons", [0, 1])
+def test_effects_that_follow_the_standard_deviation_are_those_of_matched_neurons(
+    patched_neurons: int,
+):
+    """The share of another digit's neurons then says nothing about circuits."""
+    deviations = np.tile([5.0, 5, 5, 5, 1, 1], (2, LAYERS, 1))
+    favoured = deviations + np.array([0.01, 0.01, 0, 0, 0, 0])
+    options = {"patched_neurons": patched_neurons, "estimates": favoured, "ks": [2]}
+    table = ask_digits(of_digits(deviations, **options, deviations=deviations), [2])
+    measures = table["share", "matched_share"].to_numpy()
+    np.testing.assert_array_equal(measures, np.ones((len(OPERATORS) * 4, 2)))
+    assert table["std"].to_list() == table["matched_std"].to_list() == [5.0] * len(table)
 
 
 def test_few_patched_neurons_are_measured_on_the_half_that_did_not_select_them():
     """Attribution differs from the effects, which count."""
     random = np.random.default_rng(3)
     effects, estimates = random.normal(size=(2, 3, LAYERS, NEURONS))
-    noisy: dict[str, Any] = {"noise": 1.0, "estimates": estimates}
-    given = of_digits(effects, **noisy, patched_neurons=1)
-    table = ask_digits(given, [2, 3])
-    assert table["k"].unique().to_list() == [2]  # the third neuron of a list was not patched
+    noisy: dict[str, Any] = {"noise": 0.5, "estimates": estimates}
+    given = of_digits(effects, **noisy, patched_neurons=1, ks=[1, 2])
+    table = ask_digits(given, [1, 2])
+    assert table["k"].unique().to_list() == [1]  # the second neuron of a list was not patched
     assert len(table) == len(OPERATORS) * 9
+    assert table["matched_share"].count()
     estimated = estimated_by_half(given)  # (digits, operators, halves, layers, neurons)
-    exact, sampled = top_effects(given), sampled_effects(given)
-    tops = np.argsort(-estimated, kind="stable")[..., :2]
+    exact, sampled = planned_effects(given), sampled_effects(given)
+    tops = np.argsort(-estimated, kind="stable")[..., :1]
+    deviations = deviations_of(given)
     for row in table.rows(named=True):
-        digit, operator = row["digit"] - 1, OPERATORS.index(row["operator"])
-        own, others = tops[digit, operator], tops[row["of_digit"] - 1, operator]
+        operator = OPERATORS.index(row["operator"])
+        digit, of_digit = row["digit"] - 1, row["of_digit"] - 1
         measured = exact[digit, operator][::-1]  # on the half that did not select
-        effect = np.take_along_axis(measured, others, 2).sum() / 2
-        own_effect = np.take_along_axis(measured, own, 2).sum() / 2
-        shared = (own[..., :, None] == others[::-1, ..., None, :]).sum()
-        by_chance = 2 * np.nanmean(sampled[digit, operator], -1).sum() / 2
-        expected = {
-            "effect": effect,
-            "share": effect / own_effect,
-            "share_by_chance": by_chance / own_effect,
-            "iou": shared / (2 * own.size - shared),
-            "iou_by_chance": 2 / (2 * NEURONS - 2),
-        }
-        assert {name: row[name] for name in expected} == pytest.approx(expected, rel=1e-6, abs=1e-9)
+        by_chance = np.nanmean(sampled[digit, operator], -1).sum() / 2
+        own = deviations[digit, operator]
+        expected = expected_row(tops[:, operator], digit, of_digit, own, measured, by_chance)
+        check(row, expected)
 
 
 def arranged(means: pl.DataFrame) -> np.ndarray:
@@ -305,7 +394,7 @@ def estimated_by_half(given: Tables) -> np.ndarray:
     return arranged(rows.agg(value=pl.col("attribution").cast(pl.Float64).mean()))
 
 
-def top_effects(given: Tables) -> np.ndarray:
+def planned_effects(given: Tables) -> np.ndarray:
     """Return the effects that digit_runs measures."""
     pairs = given["digit_pairs"].select("pair", "digit", "operator", "half")
     runs = given["runs"].filter(experiment="digit").drop("subject").join(pairs, on="pair")
@@ -333,7 +422,7 @@ def test_an_operator_without_prompts_of_one_digit_in_one_half_is_left_out(
     patched_neurons: int, kept_halves: list[int]
 ):
     effects = np.random.default_rng(3).normal(size=(2, LAYERS, NEURONS))
-    given = of_digits(effects, patched_neurons=patched_neurons)
+    given = of_digits(effects, patched_neurons=patched_neurons, ks=[2])
     assert set(ask_digits(given, [2])["operator"]) == {*OPERATORS}
     left_out = halves(given).filter(~pl.col("half").is_in(kept_halves))
     left_out = left_out.filter(subject=DIGITS[1], operator="subtract")
@@ -341,7 +430,7 @@ def test_an_operator_without_prompts_of_one_digit_in_one_half_is_left_out(
     assert len(fewer) < len(given["pairs"])
     runs = given["runs"].filter(experiment="neuron")
     fewer = given | {"pairs": fewer, "runs": runs}
-    fewer = with_top_neurons(fewer, effects, 0.0, 2, np.random.default_rng(0))
+    fewer = with_top_neurons(fewer, effects, 0.0, [2], np.random.default_rng(0))
     assert ask_digits(fewer, [2])["operator"].unique().to_list() == ["add"]
 
 
@@ -349,8 +438,8 @@ def test_an_operator_without_prompts_of_one_digit_in_one_half_is_left_out(
 def test_the_figure_shows_the_shares_and_overlaps_of_the_fewest_neurons():
     table = ask_digits(of_digits(np.random.default_rng(3).uniform(0.1, 1, (3, LAYERS, NEURONS))))
     figure = digit_figure.draw(table, "model")
-    assert len(figure.axes) == 2 * len(OPERATORS)
-    panels = product(("share", "iou"), OPERATORS)
+    assert len(figure.axes) == 3 * len(OPERATORS)
+    panels = product(("share", "matched_share", "iou"), OPERATORS)
     for axis, (measure, operator) in zip(figure.axes, panels, strict=True):
         rows = table.filter(operator=operator, k=KS[0]).sort("of_digit", "digit")
         np.testing.assert_allclose(image(axis).ravel(), rows[measure], rtol=1e-6)

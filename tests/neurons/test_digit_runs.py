@@ -1,5 +1,6 @@
 """Circuits of digits on a random network: once with all neurons patched, once with few of them."""
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +77,23 @@ def write_pairs(subject: Subject) -> None:
     correct = cells.select("subject", "operator", "op1", "op2", correct=True)
     write_table(correct, subject.path("store/predictions.parquet"))
     query.main("circuit/pairs", subject.name)
+    write_variances(subject)
     late = {"subject": subject.name, "first_layer": 0, "layers": LAYERS}
     integers = pl.col("first_layer", "layers").cast(pl.Int16)
     late_layers = pl.DataFrame([late]).with_columns(integers)
     write_table(late_layers, subject.path("circuit/late_layers.parquet"))
     architecture.main(subject.name)
     neuron_attributions.main(subject.name)
+
+
+def write_variances(subject: Subject) -> None:
+    """Write random variances of the neurons' activations."""
+    sites = list(product(OPERATORS, range(LAYERS), range(NEURONS)))
+    types = {"operator": pl.String, "layer": pl.Int16, "neuron": pl.Int32}
+    table = pl.DataFrame(sites, types, orient="row")
+    variances = np.random.default_rng(0).uniform(1, 2, len(sites))
+    table = table.with_columns(subject=pl.lit(subject.name), variance=variances)
+    write_table(table, subject.path("store/neuron_variances.parquet"))
 
 
 def run_stages(settings: dict[str, Any], sizes: dict[str, int]) -> pl.DataFrame:
@@ -100,7 +112,7 @@ def run_stages(settings: dict[str, Any], sizes: dict[str, int]) -> pl.DataFrame:
 def test_few_patched_neurons_have_the_effects_that_all_neurons_have(settings: dict[str, Any]):
     every = run_stages(settings, {"patched_neurons": 0})
     assert set(every["k"]) == {K, 2 * K}
-    for table in ("digit_neurons", "digit_pairs", "runs/digit"):
+    for table in ("digit_pairs", "runs/digit"):
         assert pl.read_parquet(f"data/first/neurons/{table}.parquet").is_empty()
     effects, estimates = measured("effect"), measured("attribution")
     few = run_stages(settings, {"patched_neurons": FEW, "sampled_neurons": SAMPLED})
