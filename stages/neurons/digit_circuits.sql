@@ -21,8 +21,8 @@
 -- share            DOUBLE   effect / effect of the digit's own top neurons: 1 if one circuit writes
 --                           both digits, 0 if each digit has its own circuit
 -- share_by_chance  DOUBLE   expected share of k random neurons
--- matched_share    DOUBLE   share of the k other neurons that vary most nearly as much
---                           (digit_matched); null if a layer has too few others
+-- matched_share    DOUBLE   share of k other neurons of the nearest variance (digit_matched); null
+--                           if a layer has too few others
 -- std              DOUBLE   mean standard deviation of the top neurons' activations
 -- matched_std      DOUBLE   mean standard deviation of the matched neurons' activations
 -- iou              DOUBLE   neurons in both digits' sets / neurons in either set, 0 to 1; for a

@@ -13,7 +13,7 @@ DIGITS = {1: "first", 2: "second", 3: "third"}
 NOTHING = "no layer that is late for all digits has enough patched neurons for the smallest k"
 MEASURES = {
     "share": "effect / effect of\nits own top neurons",
-    "matched_share": "the same of neurons\nthat vary as much",
+    "matched_share": "the same of others of\nthe nearest variance",
     "iou": "neurons in both /\nin either",
 }
 

@@ -1,8 +1,8 @@
--- Other neurons that vary as much as a digit's top neurons, the control of digit_circuits: of each
--- layer, the k neurons whose standard deviation is the nearest to the mean of the k top neurons. No
--- top neuron of any digit is among them. Patching a neuron that varies more changes more, whatever
--- it writes. Where the top neurons vary most, matched neurons vary less, too: std and selected_std
--- show by how much.
+-- Other neurons of the nearest variance, the control of digit_circuits: of each layer, the k
+-- neurons whose standard deviation is the nearest to the mean of a digit's k top neurons. No top
+-- neuron of any digit is among them. Patching a neuron that varies more changes more, whatever it
+-- writes, and random neurons vary less than top neurons. Where the top neurons vary most, matched
+-- neurons vary less, too: std and selected_std show by how much.
 --
 -- subject       VARCHAR   the model that predicts the first digit; the models for the other digits
 --                         are the same network (digits in params.yaml)
