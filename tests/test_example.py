@@ -136,7 +136,7 @@ def test_steering_is_that_of_the_table(column: int, operator: str):
 def test_digits_that_share_neurons_are_those_of_the_table():
     rows = shown.rows(PAGE, "operator, measured digit")
     assert len(rows) == 4
-    for name, other, random in rows:
+    for name, other, matched, random in rows:
         sign, word = name.split(", ")
         digit = {"first": "1", "second": "2"}[word]
         keys = {"operator": OPERATORS[sign], "digit": digit}
@@ -146,6 +146,7 @@ def test_digits_that_share_neurons_are_those_of_the_table():
             if each["of_digit"] != digit and each.items() >= keys.items()
         ]
         check(other.partition(" (")[0], [float(measured["share"])])
+        check(matched.partition(" (")[0], [float(measured["matched_share"])])
         check(random, [float(measured["share_by_chance"])])
 
 
