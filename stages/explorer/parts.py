@@ -284,4 +284,5 @@ def figure(name: str, drawn: Figure, caption: str, query: Part, below: Part = No
 
 def _save(kind: str) -> Part:
     """Return a button that saves its figure; assets/explorer.js waits for a click."""
-    return html.Button(f"Save {kind.upper()}", **{"data-save": kind})
+    data: dict[str, Any] = {"data-save": kind}
+    return html.Button(f"Save {kind.upper()}", **data)
