@@ -128,9 +128,11 @@ NO_ARITHMETIC = (
     r"|heuristics\.catalogue|mediation\.mediation_pairs"
     r"|claims\.(claims|study_claims)|settings)"
 )
+# the same code as that of other interventions, which are forced again
+ALIKE = r"runs (circuit/(cut|head_circuit)|neurons/neuron_circuit|bag/(bag|neuron_knockout)) "
 # of these, the ones that are forced again nevertheless
 SAMPLE = r"stages\.(report\.subject|store\.figures|lib\.sql\.stage (store|claims)/)"
-LEFT = rf"{TRAINING}|^(?!.*{SAMPLE}).*{NO_ARITHMETIC}"
+LEFT = rf"{TRAINING}|{ALIKE}|^(?!.*{SAMPLE}).*{NO_ARITHMETIC}"
 COMPILED = r"stages\.heuristics\.(scores|permutation_tests|discovery_search)"
 OF_PLANTED = rf"{COMPILED}|stages\.(report\.subject|store\.figures)"
 # the fits of `planted` are those that have differed between processors
@@ -156,7 +158,7 @@ def test_forced_again_on_another_processor_every_byte_is_the_same(
     """Run stages again under conditions that must not change a byte.
 
     They are the stages of one model, and of no model or all models, that compute with torch, numpy
-    or numba, except training, and a sample of the others. More processes run them, with the
+    or numba, except training and runs that others resemble, and a sample of the others. More processes run them, with the
     plainest instructions, in a folder with an odd name, for a user without a home or a language,
     whose files others cannot read.
 
