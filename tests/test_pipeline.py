@@ -158,9 +158,9 @@ def test_forced_again_on_another_processor_every_byte_is_the_same(
     """Run stages again under conditions that must not change a byte.
 
     They are the stages of one model, and of no model or all models, that compute with torch, numpy
-    or numba, except training and runs that others resemble, and a sample of the others. More processes run them, with the
-    plainest instructions, in a folder with an odd name, for a user without a home or a language,
-    whose files others cannot read.
+    or numba, except training and runs that others resemble, and a sample of the others. More
+    processes run them, with the plainest instructions, in a folder with an odd name, for a user
+    without a home or a language, whose files others cannot read.
 
     The figures and the page are those of `planted`, which are fewer. So are its stages that compile
     code; one process runs them.
