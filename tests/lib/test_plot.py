@@ -77,6 +77,15 @@ def test_op1_of_a_neuron_map_is_down_and_op2_across(tmp_path: Path):
     assert grey.getpixel((x, y + 100)) < 100
 
 
+@pytest.mark.parametrize("kind", ["line", "scatter", "bar"])
+def test_axes_of_whole_numbers_have_whole_ticks(kind: str):
+    x = "'v' || (i)" if kind == "bar" else "i"
+    frame = plot.rows(Database({}).sql(f"select {x} as x, i as y from range(3) as n(i)"))
+    [axis] = plot.KINDS[kind](frame, {name: name for name in frame.columns}).axes
+    ticks = [*axis.get_xticks(), *axis.get_yticks()]
+    assert [tick for tick in ticks if tick % 1] == []
+
+
 def test_labels_have_the_meaning_that_the_query_s_tables_give(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(ROOT)
     columns = ["operator", "accuracy", "other"]

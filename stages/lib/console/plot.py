@@ -189,8 +189,10 @@ def _axes(frame: pl.DataFrame, texts: dict[str, str], width: float = WIDTH) -> t
     axis = axes[0, 0]
     axis.set_xlabel(_fitted(texts[x], WIDTH))
     axis.set_ylabel(_fitted(texts[y], 0.75 * HEIGHT))
-    for ruler in (axis.xaxis, axis.yaxis):
+    for ruler, name in ((axis.xaxis, x), (axis.yaxis, y)):
         ruler.get_offset_text().set_size(7)
+        if frame[name].dtype == pl.Int64:
+            ruler.get_major_locator().set_params(integer=True)
     return figure, axis
 
 
