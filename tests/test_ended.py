@@ -13,9 +13,9 @@ from tests.conftest import run_in
 # and one table. First comes the number of changes of files from kill to kill, which is odd, since
 # a file that is opened is renamed later.
 STAGES = {
-    "store": ("101", "stages.store.dump", "planted"),
-    "circuit": ("31", "stages.lib.executor.runs", "circuit/head_circuit", "planted"),
-    "heuristics": ("119", "stages.heuristics.permutation_tests", "planted"),
+    "store": ("51", "stages.store.dump", "planted"),
+    "circuit": ("15", "stages.lib.executor.runs", "circuit/head_circuit", "planted"),
+    "heuristics": ("59", "stages.heuristics.permutation_tests", "planted"),
     "corpus": ("1", "stages.lib.sql.stage", "corpus/cells"),
 }
 OUTPUTS = {
