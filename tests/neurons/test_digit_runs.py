@@ -125,6 +125,7 @@ def test_few_patched_neurons_have_the_effects_that_all_neurons_have(settings: di
         is_sampled[layer, neuron] = True
     assert is_sampled.sum(1).tolist() == [SAMPLED] * LAYERS
     tops = np.argsort(-estimates, kind="stable")[..., :K]
+    matched = pl.read_parquet("data/first/neurons/digit_matched.parquet")
     for row in few.rows(named=True):
         digit, operator = row["digit"] - 1, OPERATORS.index(row["operator"])
         own, others = tops[digit, operator], tops[row["of_digit"] - 1, operator]
@@ -132,6 +133,11 @@ def test_few_patched_neurons_have_the_effects_that_all_neurons_have(settings: di
         effect = np.take_along_axis(on_other_half, others, 2).sum() / 2
         own_effect = np.take_along_axis(on_other_half, own, 2).sum() / 2
         by_chance = K * on_other_half[:, is_sampled].mean() * LAYERS
+        keys = {name: row[name] for name in ("digit", "of_digit", "operator")}
+        half, layer, neuron = matched.filter(**keys).select("half", "layer", "neuron")
+        assert len(neuron) == 2 * LAYERS * K
+        matched_effect = on_other_half[half, layer, neuron].sum() / 2
+        assert row["matched_share"] * own_effect == pytest.approx(matched_effect, abs=1e-3)
         shared = (own[..., :, None] == others[::-1, ..., None, :]).sum()
         assert row["effect"] == pytest.approx(effect, abs=1e-3)
         assert row["share_by_chance"] * own_effect == pytest.approx(by_chance, abs=1e-3)
