@@ -13,13 +13,16 @@ this process has ended, on systems other than Linux, or if no folder for the scr
 Python can hold programs.
 
     command ── sh ── python (CALLER: requests a stage, forwards signals, waits for the status)
-    stages.warm (serve) ── _keep (one per stage: forwards signals and the status) ── stage
+    stages.warm (serve: forwards signals and the status) ── stage
 """
 
 import atexit
+import ctypes
 import gc
 import importlib
 import json
+import logging
+import multiprocessing.util
 import os
 import runpy
 import select
@@ -32,10 +35,11 @@ import sys
 import tempfile
 import threading
 import time
+import weakref
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 FORKS = sys.platform == "linux"  # on other systems a fork of loaded libraries may hang
 LIBRARIES = (
@@ -62,6 +66,7 @@ LIBRARIES = (
 )
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PREFIX = "warm-"
+DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
 # variables that are read when libraries are imported or Python starts
 SAME = ("PYTHONPATH", "OMP_NUM_THREADS", "PYTHONHASHSEED")
 
@@ -285,28 +290,80 @@ def serve(
 ) -> Request | None:
     """Fork a process for each requested stage until the command ends; then return None.
 
-    Meanwhile, copy the command's output. In the process of a stage: return its request.
+    Meanwhile, copy the command's output, forward signals to stages, and tell their callers how they
+    ended. In the process of a stage: return its request.
     """
-    keepers: list[int] = []
+    stages: list[Stage] = []
     while command.poll() is None:
-        sources: list[Any] = [listener, *output.sources]
-        ready = select.select(sources, [], [], 0.1)[0]
-        if not ready:
-            keepers = [keeper for keeper in keepers if os.waitpid(keeper, os.WNOHANG) == (0, 0)]
+        watched: list[Any] = [listener, *output.sources]
+        for stage in stages:
+            watched += [stage.caller, stage.ended]
+        ready = select.select(watched, [], [], 0.1)[0]
         if {*output.sources} & {*ready}:
             output.copy()
+        stages = [stage for stage in stages if not stage.has_ended(ready)]
         if listener not in ready:
             continue
-        connection, _ = listener.accept()
+        caller, _ = listener.accept()
         load()
-        keeper = os.fork()
-        if not keeper:
+        started = _start(caller)
+        if isinstance(started, Stage):
+            stages.append(started)
+        elif started:
             listener.close()
             output.close()
-            return _keep(connection)
-        keepers.append(keeper)
-        connection.close()
+            for stage in stages:
+                stage.close()
+            return started
+    for stage in stages:
+        stage.end(signal.SIGKILL)
     return None
+
+
+class Stage(NamedTuple):
+    """A stage that runs: its process, its caller, and a pipe that closes when the stage ends."""
+
+    process: int
+    caller: socket.socket
+    ended: int
+
+    def has_ended(self, ready: list[Any]) -> bool:
+        """Return whether the stage has ended, after forwarding its caller's signals.
+
+        If the caller has ended, kill the stage and all processes that it started.
+        """
+        if self.ended in ready:
+            self.end()
+            return True
+        if self.caller not in ready:
+            return False
+        with suppress(ConnectionResetError):
+            if signals := self.caller.recv(1):
+                self.send(signals[0])
+                return False
+        self.end(signal.SIGKILL)
+        return True
+
+    def send(self, number: int) -> None:
+        """Send a signal to all processes of the stage."""
+        try:
+            os.killpg(self.process, number)
+        except ProcessLookupError:  # the stage has not started its process group yet
+            os.kill(self.process, number)
+
+    def end(self, number: int | None = None) -> None:
+        """Wait for the stage, after a signal if one is given, and tell its caller the status."""
+        if number:
+            self.send(number)
+        status = os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
+        with suppress(OSError):  # the caller may have ended
+            self.caller.send(bytes([_exit_status(status)]))
+        self.close()
+
+    def close(self) -> None:
+        """Forget the stage, whose process remains."""
+        self.caller.close()
+        os.close(self.ended)
 
 
 @cache
@@ -323,53 +380,56 @@ def load() -> None:
     with suppress(Exception):
         # the first model of a process makes preparations that later models share
         importlib.import_module("pydantic").create_model("First")
+    _forget_exit_functions()
     gc.freeze()  # no process checks the loaded objects again
     gc.enable()
 
 
-def _keep(connection: socket.socket) -> Request:
-    """Fork a stage, whose process returns its request.
+def _forget_exit_functions() -> None:
+    """Forget what libraries do when Python ends, because a stage's process unloads none of them.
 
-    This process forwards signals to the stage. If the caller ends, it kills the stage and all
-    processes that the stage started.
+    Torch alone removes its operators one by one, which takes longer than many a stage.
     """
-    header, streams, _, _ = socket.recv_fds(connection, 8, 3)
+    for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]
+        finalizer.atexit = False
+    atexit._clear()
+    # Python's own functions, which run in reverse order
+    atexit.register(logging.shutdown)
+    atexit.register(weakref.finalize._exitfunc)  # type: ignore[attr-defined]
+    atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]
+
+
+def _start(caller: socket.socket) -> Stage | Request | None:
+    """Fork a stage; in its process, return its request. Return None if the caller has ended."""
+    header, streams, _, _ = socket.recv_fds(caller, 8, 3)
     request, length = b"", int.from_bytes(header, "big")
     while len(request) < length:
-        request += connection.recv(length - len(request))  # the bytes after it are signals
-    arguments, environment = json.loads(request)
-    ended, alive = os.pipe()
-    stage = os.fork()
-    if not stage:
-        os.setsid()
-        connection.close()
-        os.close(ended)
-        for number, stream in enumerate(streams):
-            os.dup2(stream, number)
-            os.close(stream)
-        return arguments, environment
-    for number in FORWARDED:
-        signal.signal(number, signal.SIG_IGN)
-    for descriptor in (alive, *streams, 0, 1, 2):
-        os.close(descriptor)
-    while ended not in select.select([connection.fileno(), ended], [], [])[0]:
-        signals = connection.recv(1)
-        if not signals:
-            _kill(stage, signal.SIGKILL)
+        part = caller.recv(length - len(request))  # the bytes after it are signals
+        if not part:
             break
-        _kill(stage, signals[0])
-    status = os.waitstatus_to_exitcode(os.waitpid(stage, 0)[1])
-    try:
-        connection.send(bytes([_exit_status(status)]))
-    finally:
-        os._exit(0)
-
-
-def _kill(stage: int, number: int) -> None:
-    try:
-        os.killpg(stage, number)
-    except ProcessLookupError:  # the stage has not started its process group yet
-        os.kill(stage, number)
+        request += part
+    if not request or len(request) < length:
+        for stream in streams:
+            os.close(stream)
+        caller.close()
+        return None
+    ended, alive = os.pipe()
+    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)  # until the stage has its own handlers
+    process = os.fork()
+    if process:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
+        for descriptor in (alive, *streams):
+            os.close(descriptor)
+        return Stage(process, caller, ended)
+    os.setsid()
+    ctypes.CDLL(None).prctl(DIES_WITH_PARENT, signal.SIGKILL)
+    caller.close()
+    os.close(ended)
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    arguments, environment = json.loads(request)
+    return arguments, environment
 
 
 def _run(arguments: list[str], environment: dict[str, str]) -> None:
@@ -377,6 +437,7 @@ def _run(arguments: list[str], environment: dict[str, str]) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
     os.environ.clear()
     for variable, value in environment.items():  # each byte was sent as the letter of its number
         os.environb[variable.encode("latin-1")] = value.encode("latin-1")

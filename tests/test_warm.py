@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -136,6 +137,18 @@ def test_only_the_folder_of_a_killed_process_is_removed(
     assert {path.name for path in tmp_path.iterdir()} == {folder.name, *others}
 
 
+def test_a_stage_ends_with_its_own_exit_functions_only(project: Path):
+    lines = ["import atexit, weakref", "atexit.register(print, 'of a library')"]
+    lines += ["weakref.finalize(atexit, print, 'of an object of a library')"]
+    (project / "broken.py").write_text("\n".join(lines))
+    lines = ["import atexit, tempfile", "atexit.register(print, 'of the stage')"]
+    lines += ["tempfile.kept = tempfile.TemporaryDirectory(dir='.', prefix='removed')"]
+    (project / "stages/hello.py").write_text("\n".join(lines))
+    done = run_in(project, *warm("python", "-m", "stages.hello"))
+    assert done.stdout == "of the stage\n"
+    assert not [*project.glob("removed*")]
+
+
 def test_a_stage_runs_the_current_files(project: Path):
     change = "open('stages/hello.py', 'w').write('print(6 * 7)')"
     hello = "python -m stages.hello"
@@ -212,15 +225,23 @@ def test_a_signal_right_after_the_request_reaches_the_stage():
     request = json.dumps([["stages.hello"], {}]).encode()
     socket.send_fds(caller, [len(request).to_bytes(8, "big")], [0, 1, 2])
     caller.sendall(request + bytes([signal.SIGTERM]))
-    keeper = os.fork()
-    if not keeper:
+    stage = stages_warm._start(server)
+    if not isinstance(stage, stages_warm.Stage):  # the stage's process
         # another test may have set a handler
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        stages_warm._keep(server)  # returns in the stage's process
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         signal.pause()
-    server.close()
+        return
+    while not stage.has_ended(select.select([stage.caller, stage.ended], [], [])[0]):
+        pass
     assert caller.recv(1)[0] == 128 + signal.SIGTERM
-    os.waitpid(keeper, 0)
+
+
+def test_a_caller_that_ends_before_its_request_starts_nothing():
+    caller, server = socket.socketpair()
+    socket.send_fds(caller, [(100).to_bytes(8, "big")], [0, 1, 2])
+    caller.close()
+    assert stages_warm._start(server) is None
 
 
 @pytest.mark.parametrize("sleeping", ["on"], indirect=True)
@@ -228,6 +249,13 @@ def test_a_killed_caller_ends_the_stage_and_its_workers(sleeping: Sleeping):
     sleeping.caller.kill()
     assert sleeping.server.wait(60) == 137
     assert sleeping.ended()
+
+
+@pytest.mark.parametrize("sleeping", ["on"], indirect=True)
+def test_a_killed_server_ends_the_stage_and_its_caller(sleeping: Sleeping):
+    sleeping.server.kill()
+    assert not psutil.wait_procs([sleeping.caller, sleeping.stage], 60)[1]
+    sleeping.worker.kill()
 
 
 @pytest.mark.parametrize("sleeping", ["on"], indirect=True)
