@@ -20,7 +20,6 @@ import atexit
 import ctypes
 import gc
 import importlib
-import json
 import logging
 import multiprocessing.util
 import os
@@ -73,6 +72,7 @@ SAME = ("PYTHONPATH", "OMP_NUM_THREADS", "PYTHONHASHSEED")
 SCRIPT = """#!/bin/sh
 exec {python} -IS {caller} "$@"
 """
+# It imports what is below json, socket and signal, which take longer to import than it runs.
 CALLER = """import os, sys
 argv, root, same = sys.argv[1:], {root!a}, {same!a}
 def plain():
@@ -81,8 +81,8 @@ if argv[:1] != ["-m"] or not argv[1].startswith("stages."):
     plain()
 if os.getcwdb() != root or any(os.environ.get(name) != value for name, value in same.items()):
     plain()
-import json, signal, socket
-server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+import _signal, _socket, array
+server = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
 try:
     folder = os.open({folder!a}, os.O_PATH)
     # the folder's own path may be longer than the longest address
@@ -90,25 +90,26 @@ try:
     os.close(folder)
 except OSError:
     plain()
-signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # no signal may split the request
+signals = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP)
+_signal.pthread_sigmask(_signal.SIG_BLOCK, signals)  # no signal may split the request
 for number in signals:
-    signal.signal(number, lambda number, _: server.send(bytes([number])))
-variables = os.environb.items()
-environment = {{name.decode("latin-1"): value.decode("latin-1") for name, value in variables}}
-request = json.dumps([argv[1:], environment]).encode()
+    _signal.signal(number, lambda number, _: server.send(bytes([number])))
+arguments = [os.fsencode(argument) for argument in argv[1:]]
+environment = [name + b"=" + value for name, value in os.environb.items()]
+request = b"\\0".join([b"%d" % len(arguments), *arguments, *environment])
+streams = (_socket.SOL_SOCKET, _socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))
 try:
-    socket.send_fds(server, [len(request).to_bytes(8, "big")], [0, 1, 2])
+    server.sendmsg([len(request).to_bytes(8, "big")], [streams])
     server.sendall(request)
 except OSError:
     plain()  # the server has ended before it could start anything
-signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+_signal.pthread_sigmask(_signal.SIG_UNBLOCK, signals)
 status = server.recv(1)
 if not status:
     sys.exit("stages.warm has ended before this stage did")
 if status[0] > 128:
-    if status[0] - 128 != signal.SIGKILL:
-        signal.signal(status[0] - 128, signal.SIG_DFL)
+    if status[0] - 128 != _signal.SIGKILL:
+        _signal.signal(status[0] - 128, _signal.SIG_DFL)
     os.kill(os.getpid(), status[0] - 128)
 sys.exit(status[0])
 """
@@ -120,7 +121,7 @@ from dvc.cli import main
 sys.exit(main(sys.argv[1:]))
 """
 
-Request = tuple[list[str], dict[str, str]]  # the command line of a stage, and its environment
+Request = tuple[list[str], dict[bytes, bytes]]  # the command line of a stage, and its environment
 
 
 def main() -> None:
@@ -428,19 +429,21 @@ def _start(caller: socket.socket) -> Stage | Request | None:
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
-    arguments, environment = json.loads(request)
-    return arguments, environment
+    count, *parts = request.split(b"\0")
+    arguments = [os.fsdecode(argument) for argument in parts[: int(count)]]
+    variables = [variable.partition(b"=") for variable in parts[int(count) :]]
+    return arguments, {name: value for name, _, value in variables}
 
 
-def _run(arguments: list[str], environment: dict[str, str]) -> None:
+def _run(arguments: list[str], environment: dict[bytes, bytes]) -> None:
     """Run a stage as if Python had just been started for it."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
     os.environ.clear()
-    for variable, value in environment.items():  # each byte was sent as the letter of its number
-        os.environb[variable.encode("latin-1")] = value.encode("latin-1")
+    for name, value in environment.items():
+        os.environb[name] = value
     time.tzset()
     sys.argv = arguments
     for module in [name for name in sys.modules if name.partition(".")[0] == "stages"]:

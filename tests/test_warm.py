@@ -1,6 +1,5 @@
 """Test stages.warm: a stage below it behaves as usual, except that its libraries are loaded."""
 
-import json
 import os
 import re
 import select
@@ -75,10 +74,13 @@ def warm(*command: str) -> tuple[str, ...]:
     ("argument", "status"), [("go", 0), ("refuse", 1), ("fail", 1), ("die", 137)]
 )
 def test_a_stage_writes_and_ends_as_usual(project: Path, argument: str, status: int):
-    command = ("sh", "-c", f"MARK=7 python -m stages.hello {argument} 'two words'; exit $?")
+    mark = "7=8\n\u00e9"
+    call = f"MARK='{mark}' python -m stages.hello {argument} 'two words' ''; exit $?"
+    command = ("sh", "-c", call)
     loaded = run_in(project, *warm(*command), check=False, input="typed")
     plain = run_in(project, *command, check=False, input="typed")
-    assert plain.stdout == f"__main__ ['{argument}', 'two words'] {project} 7 typed False\n"
+    words = [argument, "two words", ""]
+    assert plain.stdout == f"__main__ {words} {project} {mark} typed False\n"
     assert loaded.stdout == plain.stdout.replace("False", "True")
     assert loaded.returncode == plain.returncode == status
     assert loaded.stderr.splitlines()[0] == plain.stderr.splitlines()[0] == "to stderr"
@@ -222,7 +224,7 @@ def test_a_signal_reaches_the_stage(sleeping: Sleeping):
 
 def test_a_signal_right_after_the_request_reaches_the_stage():
     caller, server = socket.socketpair()
-    request = json.dumps([["stages.hello"], {}]).encode()
+    request = b"1\0stages.hello\0A=1"
     socket.send_fds(caller, [len(request).to_bytes(8, "big")], [0, 1, 2])
     caller.sendall(request + bytes([signal.SIGTERM]))
     stage = stages_warm._start(server)
