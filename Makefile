@@ -68,15 +68,16 @@ setup: .venv/installed
 
 # A .venv of another Python is removed: venv would keep its links to that Python.
 # pip would compile all that it installs, a minute of work. Python compiles what is imported; the
-# last command does so for what every stage needs. Two pips install at once; the one after them
-# installs what this machine's build of torch needs besides, such as CUDA's libraries.
+# last command does so for what every stage needs. Two pips install at once, in an order that starts
+# with torch, the largest; the one after them installs what this machine's build of torch needs
+# besides, such as CUDA's libraries.
 .venv/installed: requirements.lock pyproject.toml
 	@$(PYTHON) -c "import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))" || { \
 		echo "make: bag needs Python 3.11 to 3.14, and $(PYTHON) is $$($(PYTHON) -V 2>&1);" \
 			"name another, such as make PYTHON=python3.12" >&2; exit 1; }
 	@test "$$(.venv/bin/python -V 2>&1)" = "$$($(PYTHON) -V 2>&1)" || rm -rf .venv
 	$(PYTHON) -m venv .venv
-	xargs -P 2 -n 40 .venv/bin/pip install --quiet --no-deps --no-compile < requirements.lock
+	sort -r requirements.lock | xargs -P 2 -n 40 .venv/bin/pip install --quiet --no-deps --no-compile
 	.venv/bin/pip install --quiet --constraint requirements.lock torch
 	.venv/bin/pip install --quiet --no-deps --no-build-isolation --editable .
 	.venv/bin/python -c "import dvc.repo; from stages import warm; warm.load()"
@@ -95,7 +96,7 @@ lint: .venv/tests
 
 # What only tests and lint need is not part of the setup, which all other targets wait for.
 .venv/tests: tests/requirements.lock .venv/installed
-	xargs -P 2 -n 20 .venv/bin/pip install --quiet --no-deps --no-compile < $<
+	sort -r $< | xargs -P 2 -n 20 .venv/bin/pip install --quiet --no-deps --no-compile
 	touch $@
 
 # make site: builds the documentation with a search, as pages that need no server and no network.
