@@ -1,7 +1,7 @@
 -- Ablations of single neurons: each neuron that has a heuristic is ablated alone, at the last
--- position. For models too large for that (patched_neurons > 0), each operator and layer has the
--- patched_neurons of largest attribution among these neurons, and sampled_neurons random ones.
--- Layers before the late layers have no attributions, and therefore only random neurons.
+-- position. For models too large for that (patched_neurons > 0), each operator and late layer has
+-- the patched_neurons of largest attribution among these neurons, and sampled_neurons random ones.
+-- Only late layers have attributions; the layers before them are left out.
 --
 -- subject       VARCHAR    the model
 -- intervention  INTEGER    number of the intervention, from 0; one row each
@@ -23,12 +23,12 @@ with
     neurons as (
         from (select distinct operator, layer, neuron from heuristic_neurons)
             left join attributions using (operator, layer, neuron)
+        where $patched_neurons = 0 or attribution is not null
         qualify $patched_neurons = 0
             or row_number() over (partition by operator, layer
                 order by lot('neuron', layer, neuron), neuron) <= $sampled_neurons
-            or attribution is not null
-                and row_number() over (partition by operator, layer
-                    order by attribution desc nulls last, neuron) <= $patched_neurons
+            or row_number() over (partition by operator, layer
+                order by attribution desc, neuron) <= $patched_neurons
     ),
     patches as (
         select operator, 'neuron' as component, layer, [neuron] as units, 'last' as position,

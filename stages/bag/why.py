@@ -48,7 +48,10 @@ def no_neuron(tables: Tables, operator: str, layer: int, fewest: int) -> str:
     none = no_pairs(tables, operator) or _no_member(tables, operator, "threshold", what, in_layer)
     if none:
         return none
-    rows = tables["knockouts_by_neuron"].filter(in_layer, operator=operator, ablation="zero")
+    table = tables["knockouts_by_neuron"]
+    if table.is_empty() and _not_late(tables):  # only neurons of late layers are ablated alone
+        return _not_late(tables)
+    rows = table.filter(in_layer, operator=operator, ablation="zero")
     most = max(rows["null_neurons"], default=0)
     what = f"fewer than {fewest} neurons of other heuristics to compare with in layer {layer}"
     return f"{what}: at most {most}"

@@ -301,17 +301,18 @@ class Costs:
         return (2 * circuits + 3) * self.pairs(sizes)
 
     def neuron_knockouts(self, sizes: Sizes) -> int:
-        """Return the number of runs with one neuron ablated, to zero and to its mean.
-
-        Layers before the late ones have no attributions: unless all neurons are patched, only
-        random ones are.
-        """
-        scored, patched = SCORED * self.a.neurons, self.patched(sizes)
-        early = scored if patched == self.a.neurons else self.sampled(sizes)
-        late_layers = min(self.late, self.kept)
-        neurons = late_layers * min(scored, patched + self.sampled(sizes))
-        neurons += (self.kept - late_layers) * min(scored, early)
+        """Return the number of runs with one neuron ablated, to zero and to its mean."""
+        neurons = SCORED * self.a.neurons
+        if self._patches_all(sizes):
+            neurons *= self.kept
+        else:
+            neurons = min(neurons, self.patched(sizes) + self.sampled(sizes))
+            neurons *= min(self.late, self.kept)
         return int((2 * neurons + 1) * self.pairs(sizes))
+
+    def _patches_all(self, sizes: Sizes) -> bool:
+        """Return whether all neurons are patched, not only some of each late layer."""
+        return self.patched(sizes) == self.a.neurons
 
     def knockouts(self, sizes: Sizes) -> int:
         """Return the number of runs with the neurons of a heuristic or control ablated."""
@@ -330,7 +331,7 @@ class Costs:
     def shifts(self, sizes: Sizes) -> int:
         """Return the number of runs with one neuron shifted up or down."""
         neurons, layers = self.patched(sizes) + self.sampled(sizes), min(self.late, self.kept)
-        if self.patched(sizes) == self.a.neurons:
+        if self._patches_all(sizes):
             neurons, layers = self.a.neurons, self.kept
         each = 2 * self.params["causal_votes"]["vote_prompts"] * self.operators
         return min(neurons, self.a.neurons) * layers * each
@@ -595,7 +596,8 @@ class Costs:
         yield self._runs("bag/bag_runs", self.bags(sizes), half)
         yield self._runs("bag/knockout_runs", self.knockouts(sizes), 0.75, varies=True)
         neurons = self.neuron_knockouts(sizes)
-        after = (self.depth - 1) / 2 / self.depth
+        ablated = self.depth if self._patches_all(sizes) else self.late
+        after = (ablated - 1) / 2 / self.depth
         yield self._runs("bag/neuron_knockout_runs", neurons, after, varies=True)
         each = SINGLE * self.depth
         yield self._runs("bag/prompt_knockout_runs", interventions, half, each)

@@ -71,7 +71,7 @@ def reasons(name: str, **changed: pl.DataFrame) -> str:
     return texts(panels(name, MADE | {name: MADE[name].clear()} | changed)["add"][0])
 
 
-@pytest.mark.parametrize("name", ["knockouts_by_prompt", "bag_alone"])
+@pytest.mark.parametrize("name", ["knockouts_by_prompt", "bag_alone", "knockouts_by_neuron"])
 def test_without_a_late_layer_the_probes_are_the_reason(name: str):
     late = MADE["late_layers"].with_columns(first_layer=pl.lit(None, pl.Int16))
     unreadable = "no layer is late: after the last layer, probes reach 0.00 of"

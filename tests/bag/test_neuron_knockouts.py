@@ -86,14 +86,16 @@ def test_of_large_models_neurons_of_large_attribution_and_random_ones_are_ablate
         return {tuple(key): set(part["neuron"]) for key, part in rows}
 
     largest, random = ablated(3, 0), ablated(1, 4)
+    drawn = set()
     for operator in OPERATORS:
         by_attribution = sorted(range(15), key=lambda neuron: -((7 * neuron + len(operator)) % 20))
         assert largest[operator, 2] == set(by_attribution[:3])
-        assert len(random[operator, 1]) == 4
         assert random[operator, 2] >= {by_attribution[0]}
-        assert len(random[operator, 2] - {by_attribution[0]}) in (3, 4)
-    assert largest.keys() == set(product(OPERATORS, [2]))
-    assert random[OPERATORS[0], 1] == random[OPERATORS[1], 1]  # the lot knows no operator
+        others = random[operator, 2] - {by_attribution[0]}
+        assert len(others) in (3, 4)
+        drawn |= others
+    assert len(drawn) <= 4  # the lot knows no operator
+    assert largest.keys() == random.keys() == set(product(OPERATORS, [2]))
 
 
 def concluded(

@@ -310,14 +310,14 @@ def test_runs_are_as_many_as_tables_have(project: Path):
 
 
 def test_runs_of_some_neurons_are_as_many_as_tables_have(project: Path):
-    """A layer has at most all neurons patched; early layers have random ones alone."""
+    """A layer has at most all neurons patched; in early layers, no neuron is ablated alone."""
     costs = costs_of(mine())  # 48 neurons in each of 3 layers, of which 2 count as late
     pairs = costs.pairs(Sizes())
     for patched, sampled, both in ((10, 5, 15), (40, 20, 48), (10, 0, 10)):
         sizes = Sizes(patched_neurons=patched, sampled_neurons=sampled)
         assert costs.neurons(sizes) == (5 * both + 1) * pairs
         matching = SCORED * 48  # about
-        knockouts = 2 * (2 * min(both, matching) + min(sampled, matching)) + 1
+        knockouts = 2 * 2 * min(both, matching) + 1
         assert costs.neuron_knockouts(sizes) == pytest.approx(knockouts * pairs)
         assert costs.units(sizes) == (2 * (both + min(patched + sampled, 32)) + 1) * 1200
         assert costs.attributions(sizes) == 5 * 48 * pairs
