@@ -43,14 +43,14 @@ def no_heuristic(tables: Tables, operator: str, criterion: str) -> str:
 
 def no_neuron(tables: Tables, operator: str, layer: int, fewest: int) -> str:
     """Return why no neuron of a layer was compared with at least `fewest` others."""
+    table = tables["knockouts_by_neuron"]
+    if table.is_empty() and _not_late(tables):  # only late neurons are ablated alone
+        return no_pairs(tables, operator) or _not_late(tables)
     in_layer = pl.col("layer") == layer
     what = f"neuron of layer {layer}"
     none = no_pairs(tables, operator) or _no_member(tables, operator, "threshold", what, in_layer)
     if none:
         return none
-    table = tables["knockouts_by_neuron"]
-    if table.is_empty() and _not_late(tables):  # only neurons of late layers are ablated alone
-        return _not_late(tables)
     rows = table.filter(in_layer, operator=operator, ablation="zero")
     most = max(rows["null_neurons"], default=0)
     what = f"fewer than {fewest} neurons of other heuristics to compare with in layer {layer}"
