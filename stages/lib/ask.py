@@ -16,6 +16,7 @@ from stages.lib.model.spread import beside
 from stages.lib.model.tokenizer import front as tokens_before
 
 LOGITS = 1 << 28  # bytes of logits that are in memory, or measured, at the same time
+VALUES = 1 << 30  # bytes of a layer's values in one forward pass
 
 
 @dataclass(frozen=True)
@@ -117,14 +118,16 @@ def _joined(parts: list[Predictions]) -> Predictions:
     return Predictions(*map(np.concatenate, columns))
 
 
-def _in_pass(checkpoint: Checkpoint, most: int, positions: int = 1) -> int:
-    """Return how many prompts one pass takes: up to `most`, whose logits fit into LOGITS.
+def _in_pass(checkpoint: Checkpoint, most: int, tokens: int, positions: int = 1) -> int:
+    """Return how many prompts one pass takes: up to `most`, whose values and logits fit in memory.
 
-    positions: at which each prompt has logits.
+    tokens: of the longest prompt, without those that all prompts share; positions: at which each
+    prompt has logits.
     """
-    itemsize = checkpoint.model.dtype.itemsize
-    per_prompt = positions * checkpoint.architecture.vocabulary * itemsize
-    return max(1, min(most, LOGITS // per_prompt))
+    itemsize, a = checkpoint.model.dtype.itemsize, checkpoint.architecture
+    logits = positions * a.vocabulary * itemsize
+    values = tokens * 4 * (a.width + a.neurons) * itemsize  # about, in a layer
+    return max(1, min(most, LOGITS // logits, VALUES // values))
 
 
 @torch.no_grad()
@@ -142,7 +145,7 @@ def ask(
     lengths = np.array(list(map(len, prompts.sequences)))
     prefix = prefixes.find(checkpoint, prompts.sequences, int(lengths.min()) - 1)
     order = np.argsort(lengths, kind="stable")
-    step = _in_pass(checkpoint, prompts_per_pass)
+    step = _in_pass(checkpoint, prompts_per_pass, int(lengths.max()) - prefix.length)
     parts = []
     for start in progress.bar(range(0, len(order), step), desc=desc, unit="pass"):
         rows = order[start : start + step]
@@ -181,7 +184,8 @@ def says(
         rows_by_size.setdefault((len(prompt), len(answer)), []).append(row)
     is_right = np.zeros(len(pairs), bool)
     for (_, length), rows in rows_by_size.items():
-        step = _in_pass(loaded, prompts_per_pass, length)
+        unshared = len(pairs[rows[0]][0]) + length - 1 - prefix.length
+        step = _in_pass(loaded, prompts_per_pass, unshared, length)
         for first in range(0, len(rows), step):
             some = rows[first : first + step]
             tokens = np.array([pairs[row][0] + pairs[row][1] for row in some])

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from stages.lib.ask import LOGITS
+from stages.lib.ask import LOGITS, VALUES
 from stages.lib.core import environment
 from stages.lib.core.settings import read
 from stages.lib.core.vocabulary import ARITHMETIC
@@ -452,7 +452,8 @@ class Costs:
     def _answered(self, tokens: float, answers: float = 1) -> float:
         """Return the bytes of a forward pass of prompts whose logits fit a bound."""
         logits = answers * self.a.vocabulary * self.bytes
-        prompts = min(self.passes.prompts, max(1, LOGITS // logits))
+        fitting = min(LOGITS // logits, VALUES // self._in_pass(1, tokens))
+        prompts = min(self.passes.prompts, max(1, fitting))
         return self._in_pass(prompts, tokens) + 2 * min(LOGITS, prompts * logits)
 
     def _maps(

@@ -262,16 +262,25 @@ def test_grid_runs_equal_plain_forward_passes(checkpoint_folder: Path):
     np.testing.assert_allclose(means.neurons[0] / 16, seen[0].mean(0).numpy(), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("size", [ask.LOGITS, 1 << 10])  # bytes; 1 << 10 holds a prompt or two
+@pytest.mark.parametrize(
+    ("bound", "size"),
+    [("LOGITS", ask.LOGITS), ("LOGITS", 1 << 10), ("VALUES", 1 << 15)],
+)
 def test_prompts_of_any_length_give_what_they_give_alone(
-    checkpoint_folder: Path, size: int, monkeypatch: pytest.MonkeyPatch
+    checkpoint_folder: Path, bound: str, size: int, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(ask, "LOGITS", size)
+    """Small bounds, in bytes, hold a prompt or two."""
+    monkeypatch.setattr(ask, bound, size)
     subject = loaded(checkpoint_folder)
+    prompts_in_pass = []
+    subject.model.register_forward_pre_hook(
+        lambda _, __, inputs: prompts_in_pass.append(len(inputs["input_ids"])), with_kwargs=True
+    )
     rng = np.random.default_rng(0)
     sequences = [rng.integers(3, 100, length).tolist() for length in rng.integers(2, 12, 25)]
     answers = rng.integers(-1, 100, 25)
     predictions = ask.ask(subject, ask.EncodedPrompts(sequences, answers), 4, "test")
+    assert (max(prompts_in_pass) == 4) == (size > 1 << 15)
     for i, sequence in enumerate(sequences):
         logits = subject.model(input_ids=torch.tensor([sequence])).logits[0, -1]
         assert predictions.predicted[i] == logits.argmax()
