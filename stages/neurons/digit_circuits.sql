@@ -30,35 +30,11 @@
 -- iou_by_chance    DOUBLE   IoU of two sets of k of n neurons that share k²/n neurons, as random
 --                           sets do on average: k / (2n - k)
 with
-    digits as (
-        select subject, min(digit)::integer as digit
-        from (
-            select unnest([$first, $second, $third]) as subject, unnest(range(1, 4)) as digit
-        )
-        group by subject
-    ),
-    prompts as (  -- half: the other half, whose neurons these prompts measure
-        select digit, pair, operator, (1 - lot('half', operator, op1, op2) % 2)::integer as half
-        from pairs join digits using (subject)
-        where split = 'discovery' and operator in (select operator from digit_neurons)
-    ),
-    patches as (
-        select digit, intervention, layer, units[1] as neuron
-        from neuron_interventions as i join digits using (subject)
-        where position = 'last' and i.operator is null
-            and layer in (select layer from digit_neurons)
-    ),
-    answers as (
-        select digit, runs.* from runs join digits using (subject) where experiment <> 'digit'
-    ),
-    patched as (  -- every neuron, or the random sample
-        select digit, operator, half, layer, neuron, avg(logit_effect(p, c)) as effect
-        from answers as p
-        join answers as c using (digit, pair)
-        join patches on (patches.digit, patches.intervention) = (p.digit, p.intervention)
-        join prompts using (digit, pair)
-        where c.intervention = 0
-        group by all
+    patched as (  -- every neuron, or the random sample; half: the other one, which selected it
+        select * replace (1 - half as half)
+        from digit_effects($first, $second, $third)
+        where layer in (select layer from digit_neurons)
+            and operator in (select operator from digit_neurons)
     ),
     chance as (
         select digit, operator, half, layer, avg(effect) as effect from patched group by all

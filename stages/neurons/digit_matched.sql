@@ -17,13 +17,7 @@
 -- std           DOUBLE    standard deviation of its activation over the operator's cells
 -- selected_std  DOUBLE    mean standard deviation of the k top neurons
 with
-    digits as (
-        select subject, min(digit)::integer as digit
-        from (
-            select unnest([$first, $second, $third]) as subject, unnest(range(1, 4)) as digit
-        )
-        group by subject
-    ),
+    digits as (from digit_models($first, $second, $third)),
     ks as (select unnest($operator_ks)::integer as k),
     tops as (
         select digit as of_digit, operator, half, k, layer, neuron

@@ -17,13 +17,7 @@
 -- effect    DOUBLE    mean effect on the digit's logit over the half, in logits
 -- neurons   INTEGER   number of neurons of the layer's MLP
 with
-    digits as (
-        select subject, min(digit)::integer as digit
-        from (
-            select unnest([$first, $second, $third]) as subject, unnest(range(1, 4)) as digit
-        )
-        group by subject
-    ),
+    digits as (from digit_models($first, $second, $third)),
     late as (
         select layer
         from (
@@ -34,22 +28,18 @@ with
         having count(*) = (select count(*) from digits)
     ),
     sizes as (select any_value(neurons) as neurons from architecture),
-    patches as (  -- of neurons that are patched for all operators
-        select digit, intervention, layer, units[1] as neuron
+    counts as (  -- of neurons that are patched for all operators
+        select digit, layer, count(*) as patched
         from neuron_interventions as i join digits using (subject)
-        where position = 'last' and i.operator is null and layer in (from late)
+        where position = 'last' and i.operator is null
+        group by digit, layer
     ),
-    counts as (select digit, layer, count(*) as patched from patches group by digit, layer),
     incomplete as (
         select digit, layer
         from digits cross join late cross join sizes left join counts using (digit, layer)
         where coalesce(patched, 0) < neurons
     ),
-    discovery as (
-        select digit, pair, operator, (lot('half', operator, op1, op2) % 2)::integer as half
-        from pairs join digits using (subject)
-        where split = 'discovery'
-    ),
+    discovery as (from digit_prompts($first, $second, $third)),
     operators as (  -- every digit has prompts in both halves
         select operator
         from discovery
@@ -57,23 +47,13 @@ with
         having count(distinct 2 * digit + half) = 2 * (select count(*) from digits)
     ),
     prompts as (from discovery where operator in (from operators)),
-    answers as (
-        select digit, runs.* from runs join digits using (subject) where experiment = 'neuron'
-    ),
     exact as (
-        select digit, operator, half, layer, neuron, avg(logit_effect(p, c)) as effect
-        from answers as p
-        join answers as c using (digit, pair)
-        join patches on (patches.digit, patches.intervention) = (p.digit, p.intervention)
-        join prompts using (digit, pair)
-        where c.intervention = 0
-        group by all
+        from digit_effects($first, $second, $third)
+        where operator in (from operators) and layer in (from late)
     ),
     estimated as (
         select digit, operator, half, layer, neuron, avg(attribution::double) as effect
-        from neuron_attributions
-        join digits using (subject)
-        join prompts using (digit, pair)
+        from neuron_attributions join prompts using (subject, pair)
         where position = 'last' and layer in (from late)
         group by all
     ),

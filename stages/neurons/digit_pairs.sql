@@ -16,22 +16,11 @@
 -- counterfactual_answer_token  INTEGER    token id of the counterfactual prompt's digit
 -- counterfactual_positions     STRUCT(op1 SMALLINT, "operator" SMALLINT, op2 SMALLINT, "last" SMALLINT)  position of each role in
 --                                         counterfactual_tokens, from 0
-with
-    digits as (
-        select subject, min(digit)::integer as digit
-        from (
-            select unnest([$first, $second, $third]) as subject, unnest(range(1, 4)) as digit
-        )
-        group by subject
-    )
 select
     $first as subject,
     (row_number() over (order by digit, pairs.pair) - 1)::integer as pair,
-    digit,
-    (lot('half', operator, op1, op2) % 2)::integer as half,
-    operator, split, tokens, answer_token, positions,
+    digit, half, pairs.operator, split, tokens, answer_token, positions,
     counterfactual_tokens, counterfactual_answer_token, counterfactual_positions
-from pairs join digits using (subject)
-where split = 'discovery'
-    and operator in (select operator from digit_neurons where method = 'attribution')
+from pairs join digit_prompts($first, $second, $third) as prompts using (subject, pair)
+where pairs.operator in (select operator from digit_neurons where method = 'attribution')
 order by pair

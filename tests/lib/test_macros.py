@@ -99,6 +99,15 @@ TABLES: dict[str, list[tuple[Any, ...]]] = {
         ("s", "add", 1, "last", 4, "effect_plus_std", 3),
         ("s", "add", 1, "last", 4, "logit_effect", 2),
     ],
+    "from digit_models('s', 't', 't')": [("s", 1), ("t", 2)],
+    "from digit_prompts('s', 't', 't')": [
+        ("s", 1, 0, "add", hashed("half:add:3:4") % 2),
+        ("t", 2, 0, "subtract", hashed("half:subtract:9:5") % 2),
+    ],
+    # logits move by +3 and by -1
+    "from digit_effects('s', 't', 't')": [
+        (1, "add", hashed("half:add:3:4") % 2, 1, 7, 2.0)
+    ],
     "from grouped_pairs()": [
         ("s", 0, "arithmetic", "result_varies", "add"),
         ("s", 0, "arithmetic", "result_varies", "all"),
@@ -135,6 +144,8 @@ def given() -> Tables:
         ("s", "cut", 2, 0, True, 5.0, 1.0),
         ("s", "cut", 0, 1, True, 4.0, 1.0), ("s", "cut", 1, 1, False, 2.0, 1.0),
         ("s", "cut", 2, 1, False, 4.0, 1.0),
+        ("s", "neuron", 0, 0, True, 5.0, 1.0), ("s", "neuron", 1, 0, False, 4.0, 1.0),
+        ("s", "neuron", 2, 0, False, 0.0, 1.0), ("s", "neuron", 3, 0, False, 0.0, 1.0),
     ]  # fmt: skip
     columns = [
         "subject",
@@ -145,7 +156,11 @@ def given() -> Tables:
         "answer_logit",
         "mean_logit",
     ]
-    runs = pl.DataFrame(answers, schema=columns, orient="row").with_columns(max_logit=9.0)
+    runs = pl.DataFrame(answers, schema=columns, orient="row").with_columns(
+        max_logit=9.0,
+        # only a patch of one neuron moves it
+        counterfactual_logit=pl.when(experiment="neuron", intervention=1).then(5.0).otherwise(2.0),
+    )
     heads = [
         ("s", "head", "op1", 3.0, -1.0), ("s", "head", "last", 1.0, 5.0),
         ("s", "mlp", "last", 99.0, 99.0), ("t", "head", "last", 9.0, 9.0),
@@ -182,6 +197,19 @@ def given() -> Tables:
             pair=[0, 1, 0],
             operator=["add", "add", "subtract"],
             answer_token=[8, 9, 8],
+            split=["discovery", "evaluation", "discovery"],
+            op1=[3, 1, 9],
+            op2=[4, 1, 5],
+        ),
+        "neuron_interventions": pl.DataFrame(
+            {
+                "subject": "s",
+                "intervention": [0, 1, 2, 3],
+                "operator": [None, None, "add", None],
+                "layer": [None, 1, 1, 0],
+                "units": [None, [7], [8], [7]],
+                "position": [None, "last", "last", "op1"],
+            }
         ),
         "cut_interventions": made.frame(
             subject="s",

@@ -138,6 +138,36 @@ create macro neuron_rankings() as table
     from neuron_effects
     where method = 'exact' and effect is not null and logit_effect is not null;
 
+-- Digits of an answer, each predicted by a model of its own.
+
+-- The digit that each model predicts, from 1. A model that is named twice counts for its first
+-- digit.
+create macro digit_models(model_1, model_2, model_3) as table
+    select subject, min(digit)::integer as digit
+    from (select unnest([model_1, model_2, model_3]) as subject, unnest(range(1, 4)) as digit)
+    group by subject;
+
+-- The discovery prompts of all digits, and the half of each, 0 or 1. A prompt is in the same half
+-- for all digits.
+create macro digit_prompts(model_1, model_2, model_3) as table
+    select subject, digit, pair, operator, (lot('half', operator, op1, op2) % 2)::integer as half
+    from pairs join digit_models(model_1, model_2, model_3) using (subject)
+    where split = 'discovery';
+
+-- The mean logit_effect on each half of the prompts of each neuron that is patched on its own, at
+-- the last position, for all operators.
+create macro digit_effects(model_1, model_2, model_3) as table
+    select
+        digit, prompts.operator, half, layer, units[1] as neuron,
+        avg(logit_effect(patched, clean)) as effect
+    from neuron_interventions as patches
+    join runs as patched using (subject, intervention)
+    join runs as clean using (subject, experiment, pair)
+    join digit_prompts(model_1, model_2, model_3) as prompts using (subject, pair)
+    where experiment = 'neuron' and clean.intervention = 0
+        and position = 'last' and patches.operator is null
+    group by all;
+
 -- Causal mediation.
 
 -- Each pair in all groups over which its effects are averaged: that of its operator, if it has one,
