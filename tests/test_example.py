@@ -1,4 +1,4 @@
-"""The tables of examples/qwen/README.md have the numbers of the CSV files beside it."""
+"""The tables of examples/qwen have the numbers of the CSV files beside them."""
 
 import csv
 from functools import cache
@@ -10,7 +10,8 @@ from tests import shown
 from tests.micro import ROOT
 
 EXAMPLE = ROOT / "examples/qwen"
-PAGE = (EXAMPLE / "README.md").read_text(encoding="utf-8")
+PAGES = ("README.md", "details.md")
+PAGE = "".join((EXAMPLE / page).read_text(encoding="utf-8") for page in PAGES)
 OPERATORS = {"+": "add", "−": "subtract", "×": "multiply", "÷": "divide"}
 
 

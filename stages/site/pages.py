@@ -32,6 +32,7 @@ GUIDES = {
     "A first look at your model": "examples/own_model.ipynb.md",
     "Model families": "docs/families.md",
     "A real model: Qwen": "examples/qwen/README.md",
+    "A real model: details": "examples/qwen/details.md",
     "Cores, GPUs, machines": "docs/cluster.md",
     "Share and verify": "docs/sharing.md",
     "Bridges": "docs/bridges.md",
