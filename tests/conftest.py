@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tests run one process on each core
+os.environ.setdefault("POLARS_MAX_THREADS", "1")
 os.environ.setdefault("BAG_WORKERS", "1")
 # for repositories that a test makes; the project's own configuration has it
 os.environ.setdefault("DVC_NO_ANALYTICS", "1")
