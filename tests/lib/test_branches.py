@@ -23,7 +23,8 @@ from tests.micro import ROOT
 # stands for DVC: says which workers a branch has, and fails where a target says so
 STAND_IN = """
 import os, sys
-assert os.environ["OMP_NUM_THREADS"] == os.environ["BAG_WORKERS"]
+threads = [os.environ[name] for name in ("OMP_NUM_THREADS", "POLARS_MAX_THREADS")]
+assert {*threads} == {os.environ["BAG_WORKERS"]}
 print("workers", os.environ["BAG_WORKERS"], *sys.argv[1:])
 sys.exit("fails" in sys.argv)
 """

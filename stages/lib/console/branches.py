@@ -194,7 +194,8 @@ def run(branches: list[Branch], progress: Progress) -> None:
     if len(branches) > 1:
         threads = str(workers // at_once)
         # more threads than cores wait for each other: some stages then take ten times as long
-        share = {environment.WORKERS: threads, "OMP_NUM_THREADS": threads}
+        limited = (environment.WORKERS, "OMP_NUM_THREADS", "POLARS_MAX_THREADS")
+        share = dict.fromkeys(limited, threads)
         options |= {"env": os.environ | share, "stderr": subprocess.STDOUT}
     started: list[subprocess.Popen] = []
     lock = Lock()  # whole lines, so that branches do not mix theirs
