@@ -307,6 +307,7 @@ def serve(
             continue
         caller, _ = listener.accept()
         load()
+        _forget_exit_functions()
         started = _start(caller)
         if isinstance(started, Stage):
             stages.append(started)
@@ -381,15 +382,16 @@ def load() -> None:
     with suppress(Exception):
         # the first model of a process makes preparations that later models share
         importlib.import_module("pydantic").create_model("First")
-    _forget_exit_functions()
     gc.freeze()  # no process checks the loaded objects again
     gc.enable()
 
 
+@cache
 def _forget_exit_functions() -> None:
-    """Forget what libraries do when Python ends, because a stage's process unloads none of them.
+    """Forget what libraries do when Python ends. This process and its forks must not end that way.
 
-    Torch alone removes its operators one by one, which takes longer than many a stage.
+    Both end without unloading libraries (os._exit), some of which would crash otherwise. Torch
+    alone removes its operators one by one, which takes longer than many a stage.
     """
     for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]
         finalizer.atexit = False
@@ -448,13 +450,33 @@ def _run(arguments: list[str], environment: dict[bytes, bytes]) -> None:
     sys.argv = arguments
     for module in [name for name in sys.modules if name.partition(".")[0] == "stages"]:
         del sys.modules[module]
-    runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+    status = 0
+    try:
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        status = _status_of(end)
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        status = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
     # the steps of Python's own end, except unloading the libraries
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    if status < 0:  # as Python does after Ctrl-C
+        signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    os._exit(status)
+
+
+def _status_of(end: SystemExit) -> int:
+    """Return the exit status of a SystemExit, and print its message, as Python does."""
+    if end.code is None:
+        return 0
+    if isinstance(end.code, int):
+        return end.code & 0xFF
+    print(end.code, file=sys.stderr)
+    return 1
 
 
 if __name__ == "__main__":

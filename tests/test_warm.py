@@ -139,16 +139,21 @@ def test_only_the_folder_of_a_killed_process_is_removed(
     assert {path.name for path in tmp_path.iterdir()} == {folder.name, *others}
 
 
-def test_a_stage_ends_with_its_own_exit_functions_only(project: Path):
+@pytest.mark.parametrize(("last", "status"), [("", 0), ("sys.exit('no')", 1), ("int('no')", 1)])
+def test_a_stage_ends_with_its_own_exit_functions_only(project: Path, last: str, status: int):
     lines = ["import atexit, weakref", "atexit.register(print, 'of a library')"]
     lines += ["weakref.finalize(atexit, print, 'of an object of a library')"]
     (project / "broken.py").write_text("\n".join(lines))
-    lines = ["import atexit, tempfile", "atexit.register(print, 'of the stage')"]
-    lines += ["tempfile.kept = tempfile.TemporaryDirectory(dir='.', prefix='removed')"]
+    lines = ["import atexit, sys, tempfile", "atexit.register(print, 'of the stage')"]
+    lines += ["tempfile.kept = tempfile.TemporaryDirectory(dir='.', prefix='removed')", last]
     (project / "stages/hello.py").write_text("\n".join(lines))
-    done = run_in(project, *warm("python", "-m", "stages.hello"))
-    assert done.stdout == "of the stage\n"
+    done = run_in(project, *warm("python", "-m", "stages.hello"), check=False)
+    assert (done.returncode, done.stdout) == (status, "of the stage\n")
     assert not [*project.glob("removed*")]
+    # without a stage, Python ends as usual
+    code = "from stages import warm; warm.load()"
+    loaded = run_in(project, "python", "-c", code).stdout
+    assert loaded == "of an object of a library\nof a library\n"
 
 
 def test_a_stage_runs_the_current_files(project: Path):
