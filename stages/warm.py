@@ -294,7 +294,7 @@ def serve(
     Meanwhile, copy the command's output, forward signals to stages, and tell their callers how they
     ended. In the process of a stage: return its request.
     """
-    stages: list[Stage] = []
+    stages: list[RunningStage] = []
     while command.poll() is None:
         watched: list[Any] = [listener, *output.sources]
         for stage in stages:
@@ -309,7 +309,7 @@ def serve(
         load()
         _forget_exit_functions()
         started = _start(caller)
-        if isinstance(started, Stage):
+        if isinstance(started, RunningStage):
             stages.append(started)
         elif started:
             listener.close()
@@ -322,7 +322,7 @@ def serve(
     return None
 
 
-class Stage(NamedTuple):
+class RunningStage(NamedTuple):
     """A stage that runs: its process, its caller, and a pipe that closes when the stage ends."""
 
     process: int
@@ -402,7 +402,7 @@ def _forget_exit_functions() -> None:
     atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]
 
 
-def _start(caller: socket.socket) -> Stage | Request | None:
+def _start(caller: socket.socket) -> RunningStage | Request | None:
     """Fork a stage; in its process, return its request. Return None if the caller has ended."""
     header, streams, _, _ = socket.recv_fds(caller, 8, 3)
     request, length = b"", int.from_bytes(header, "big")
@@ -423,7 +423,7 @@ def _start(caller: socket.socket) -> Stage | Request | None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
         for descriptor in (alive, *streams):
             os.close(descriptor)
-        return Stage(process, caller, ended)
+        return RunningStage(process, caller, ended)
     os.setsid()
     ctypes.CDLL(None).prctl(DIES_WITH_PARENT, signal.SIGKILL)
     caller.close()

@@ -104,6 +104,7 @@ EMPTY = {
     *("prompt_knockout_interventions", "knockouts_by_prompt", "bag_interventions", "bag_alone"),
     *("digit_means", "steering_targets", "steering_interventions", "steering"),
     *("steering_by_source", "matched_neurons"),
+    *("neuron_knockout_interventions", "knockouts_by_neuron"),
 }
 CHAPTERS = ("store", "circuit", "neurons", "heuristics", "bag", "mediation", "theories", "claims")
 

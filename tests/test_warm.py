@@ -233,7 +233,7 @@ def test_a_signal_right_after_the_request_reaches_the_stage():
     socket.send_fds(caller, [len(request).to_bytes(8, "big")], [0, 1, 2])
     caller.sendall(request + bytes([signal.SIGTERM]))
     stage = stages_warm._start(server)
-    if not isinstance(stage, stages_warm.Stage):  # the stage's process
+    if not isinstance(stage, stages_warm.RunningStage):  # the stage's process
         # another test may have set a handler
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
