@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 
 from stages.lib import hub
+from stages.lib.console import pipeline
 from stages.lib.core.files import replacing
 from stages.lib.core.settings import ParamsError, check, place, read
 from stages.lib.core.vocabulary import CHAPTERS
@@ -53,6 +54,7 @@ def main(arguments: list[str]) -> None:
     for file, text in files.items():  # only now, when no text can fail any more
         with replacing(file) as partial:
             partial.write_text(text, encoding="utf-8")
+    pipeline.keep_estimates(options.name, report.seconds)
     print(f"\n{PARAMS} has it now, under {report.section}.")
     print("\n".join(next_steps(options.name, report.section)))
 

@@ -44,6 +44,11 @@ def total(rows: list[CostRow]) -> float:
     return sum(row.wall for row in rows)
 
 
+def by_stage(rows: list[CostRow]) -> dict[str, float]:
+    """Return the seconds of each stage. Stages of a common row share its seconds equally."""
+    return {stage: row.wall / len(row.stages) for row in rows for stage in row.stages}
+
+
 def fitted(costs: Costs, section: str, budget: float) -> Sizes | None:
     """Return the largest sizes whose stages fit the budget in seconds, or None if none do."""
 

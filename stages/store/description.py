@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -52,6 +52,7 @@ class Checked:
     settings: of the model's entry in params.yaml; sizes: of its entry in the section `sizes`.
     section: the section that the entry belongs to.
     lines: the description; problems: sentences, empty if the model can be added.
+    seconds: of each stage, if they could be estimated.
     """
 
     settings: SubjectSettings
@@ -59,6 +60,7 @@ class Checked:
     section: str
     lines: list[str]
     problems: list[str]
+    seconds: dict[str, float] = field(default_factory=dict)
 
 
 @contextmanager
@@ -225,8 +227,10 @@ def _checked(
         lines.append(_budget(costs, section, sizes, allowed))
         lines += _proposed(costs, section, sizes, "`bag add` writes it")
         lines += budget.savings(costs, section, limit)
-    lines += _table(costs.rows(sizes, section))
-    return Checked(settings, sizes if section == "subjects" else Sizes(), section, lines, problems)
+    rows = costs.rows(sizes, section)
+    lines += _table(rows)
+    used = sizes if section == "subjects" else Sizes()
+    return Checked(settings, used, section, lines, problems, budget.by_stage(rows))
 
 
 def _loaded(

@@ -144,6 +144,44 @@ def test_a_first_run_has_typical_seconds_at_its_own_pace(
     assert sentences_of(slow, "-P") == [f"stage {number} of 4" for number in (1, 2, 3)]
 
 
+def test_stages_of_an_added_model_have_the_seconds_that_were_estimated(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Typical seconds are those of another model. They count only for stages of no added model."""
+    monkeypatch.setattr(pipeline, "TYPICAL", project / "typical.yaml")
+    pipeline.TYPICAL.write_text("shared: 40\nstages/each/dvc.yaml:each: 1\nlast: 4\n")
+    for model, seconds in (("a", 3000), ("b", 6000)):
+        pipeline.keep_estimates(model, {"each/each": seconds})
+    lines = [(0, runs("shared")), (80, runs(EACH_A)), (4580, runs(EACH_B))]
+    # the shared stage takes twice as long as usual, a's half longer than estimated
+    assert sentences_of(lines, "-P", is_done=False) == [
+        "stage 1 of 4, about 2 h 31 min left",
+        "stage 2 of 4, about 2 h 30 min left",
+        "stage 3 of 4, about 2 h 30 min left",
+    ]
+    # what was measured counts before what was estimated
+    assert sentences_of(lines[:2], "-P")[1] == "stage 2 of 4, about 3 h 45 min left"
+
+
+def test_typical_seconds_do_not_count_for_a_model_that_is_far_slower(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(pipeline, "TYPICAL", project / "typical.yaml")
+    pipeline.TYPICAL.write_text("shared: 40\nstages/each/dvc.yaml:each: 20\nlast: 4\n")
+    slow = [(0, runs("shared")), (4 * 40, runs(EACH_A)), (240 + 5 * 20, runs(EACH_B))]
+    assert sentences_of(slow, "-P") == [
+        "stage 1 of 4",
+        "stage 2 of 4, about 3 min left",  # four times as slow
+        "stage 3 of 4",  # 340 seconds, in place of 60
+    ]
+
+
+def test_estimates_need_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    pipeline.keep_estimates("a", {"each/each": 1.0})
+    assert not list(tmp_path.iterdir())
+
+
 def test_typical_seconds_are_those_of_all_stages_of_a_first_make(monkeypatch: pytest.MonkeyPatch):
     """A stage that has none, such as the training of our own models, has its outputs in Git."""
     monkeypatch.chdir(ROOT)

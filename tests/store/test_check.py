@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+from contextlib import chdir
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -575,6 +576,18 @@ def test_a_model_is_added_by_its_one_entry(project: Path, capsys: pytest.Capture
         '    dtype: "float32"',
         '    template: "{op1} {symbol} {op2} ="',
     ]  # fmt: skip
+
+
+def test_the_progress_of_a_first_run_knows_what_each_stage_of_an_added_model_takes(project: Path):
+    Path(".dvc").mkdir()
+    add.main(["mine", "models/mine"])
+    estimates = json.loads(pipeline.ESTIMATES.read_text())
+    assert min(estimates.values()) >= 0
+    assert estimates["stages/store/dvc.yaml:dump@mine"] > 0
+    with chdir(ROOT):
+        stages, _ = pipeline.plan(["stages/report/dvc.yaml:report_data@planted"], False)
+    of_chapters = {stage for stage in stages if stage.endswith("@planted")}
+    assert {stage.replace("@planted", "@mine") for stage in of_chapters} <= estimates.keys()
 
 
 def test_an_entry_and_its_sizes_come_from_a_file(project: Path, capsys: pytest.CaptureFixture):

@@ -4,7 +4,8 @@ stages.warm does so for one command, and branches.py for commands that run side 
 
 DVC prints a line for each stage that it runs or skips; these lines count the stages. How many there
 will be follows from the graph in dvc.yaml. The time left follows from the seconds of earlier runs,
-which are in RECORD, and otherwise from TYPICAL, which Git has, with the pace of this run.
+which are in RECORD, then from what `bag add` expected of a model, in ESTIMATES, and otherwise from
+TYPICAL, which Git has. Each is scaled by the pace of this run.
 """
 
 import json
@@ -19,12 +20,16 @@ from typing import Any
 import yaml
 
 RECORD = Path(".dvc/tmp/stage_seconds.json")
+ESTIMATES = Path(".dvc/tmp/stage_estimates.json")
 TYPICAL = Path(__file__).with_name("stage_seconds.yaml")  # of each stage, whatever its model
 VISITED = re.compile(
     r"(?P<running>Running s|S)tage '(?P<stage>[^']+)'(?::| didn't change| is cached)"
 )
 NAME = re.compile(r"\$\{([\w.]+)\}")  # of a value in dvc.yaml
 MEASURED = 30.0  # seconds that stages took before, from which on their pace counts
+# The slowest pace at which typical seconds count. Models that are larger by far spend their time on
+# other stages than the models of TYPICAL.
+SLOWEST = 4.0
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,7 @@ class Progress:
         self.order: list[str] = []  # these stages, each after its parents
         self.absent: set[str] = set()  # of these stages, those that lack an output
         self.record: dict[str, float] = {}  # stage -> its seconds in an earlier run
+        self.estimates: dict[str, float] = {}  # stage -> its seconds as `bag add` expects them
         self.typical: dict[str, float] = {}  # stage -> its seconds elsewhere, if they are known
 
     def read(self, line: str, command: int = 0) -> None:
@@ -90,14 +96,16 @@ class Progress:
             self._end_stage(command)
         self.running.pop(command, None)
         if self.ran:
-            RECORD.write_text(json.dumps(_record() | self.ran, indent=1), encoding="utf-8")
+            RECORD.write_text(json.dumps(_seconds(RECORD) | self.ran, indent=1), encoding="utf-8")
 
     def _start_stage(self, stage: str, command: int) -> None:
         if not self.stages:  # a run that skips every stage needs no graph
             self.stages, self.parents = plan(self.targets, self.every)
             self.order = in_order(self.stages, self.parents)
             self.absent = set(filter(self._is_absent, self.stages))
-            self.record, self.typical = _record(), _typical(self.stages)
+            self.record, self.typical = _seconds(RECORD), _typical(self.stages)
+            estimates = _seconds(ESTIMATES)
+            self.estimates = {name: estimates[name] for name in estimates.keys() & self.stages}
         self.running[command] = Running(stage, self.clock())
         number, total = len(self.visited), len(self.stages)
         if stage not in self.stages or number > total:
@@ -157,13 +165,17 @@ class Progress:
 
         Stages that have never run here are known once the pace of this machine and model is.
         """
-        pace = _pace(self.ran, self.record) or 1.0
-        expected = {stage: pace * seconds for stage, seconds in self.record.items()}
-        typical_pace = _pace(self.ran, self.typical) or _pace(self.record, self.typical)
-        if typical_pace:
-            typical = {stage: typical_pace * seconds for stage, seconds in self.typical.items()}
-            expected = typical | expected
-        return expected
+        typical = {stage: self.typical[stage] for stage in self.typical.keys() - self.estimates}
+        expected = {}
+        pace = self._pace_of(typical) or (1.0 if self.estimates else None)
+        if pace and pace <= SLOWEST:
+            expected = _scaled(typical, pace)
+        expected |= _scaled(self.estimates, self._pace_of(self.estimates) or 1.0)
+        return expected | _scaled(self.record, _pace(self.ran, self.record) or 1.0)
+
+    def _pace_of(self, reference: Mapping[str, float]) -> float | None:
+        """Return how much longer stages take than in a reference, now or in earlier runs."""
+        return _pace(self.ran, reference) or _pace(self.record, reference)
 
 
 def progress_of(command: list[str], say: Callable[[str], None]) -> Progress | None:
@@ -183,6 +195,10 @@ def _pace(seconds: Mapping[str, float], reference: Mapping[str, float]) -> float
     return sum(seconds[stage] for stage in shared) / expected if expected > MEASURED else None
 
 
+def _scaled(seconds: Mapping[str, float], pace: float) -> dict[str, float]:
+    return {stage: pace * each for stage, each in seconds.items()}
+
+
 def _typical(stages: Iterable[str]) -> dict[str, float]:
     """Return the seconds of stages that TYPICAL has, whatever their models."""
     known = _yaml(TYPICAL)
@@ -190,12 +206,24 @@ def _typical(stages: Iterable[str]) -> dict[str, float]:
     return {stage: known[name] for stage, name in names.items() if name in known}
 
 
-def _record() -> dict[str, float]:
-    """Return the seconds of earlier runs, none if the file is absent or was cut off."""
+def _seconds(file: Path) -> dict[str, float]:
+    """Return the seconds of stages in a file, none if it is absent or was cut off."""
     try:
-        return json.loads(RECORD.read_text(encoding="utf-8"))
+        return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
+
+
+def keep_estimates(name: str, seconds: Mapping[str, float]) -> None:
+    """Keep the seconds that a new model's stages are expected to take, by <chapter>/<stage>."""
+    if not ESTIMATES.parent.parent.is_dir():
+        return  # no project of DVC
+    ESTIMATES.parent.mkdir(exist_ok=True)
+    estimates = _seconds(ESTIMATES)
+    for stage, each in seconds.items():
+        chapter, _, stage_name = stage.partition("/")
+        estimates[f"stages/{chapter}/dvc.yaml:{stage_name}@{name}"] = round(each, 1)
+    ESTIMATES.write_text(json.dumps(estimates, indent=1), encoding="utf-8")
 
 
 def _spoken(seconds: float) -> str:
