@@ -110,6 +110,25 @@ def test_the_bag_alone_is_that_of_the_table():
             check(cell, [float(measured[name]) for name in ("accuracy", *interval)])
 
 
+PAIRS = {
+    "sums of two operands": "arithmetic",
+    "sums of three operands": "three_operands",
+    "sums in words": "number_words",
+}
+
+
+def test_shares_of_late_mlps_are_those_of_the_table():
+    rows = shown.rows(PAGE, "prompts | operator varies")
+    assert [name for name, *_ in rows] == list(PAIRS)
+    for name, *cells in rows:
+        conditions = ["operator_varies", "result_varies", "result_fixed"]
+        for cell, condition in zip(cells, conditions, strict=True):
+            measured = row("relative_importance", task=PAIRS[name], condition=condition)
+            interval = [measured[end] for end in ("ci_low", "ci_high")]
+            assert ("(" in cell) == all(interval)
+            check(cell, [float(each) for each in (measured["importance"], *interval) if each])
+
+
 STEERED = [  # place, arm and neurons of each row; None is not in the table
     ("carry", "separating", "50"),
     ("carry", "labelled", "50"),
