@@ -32,20 +32,27 @@ with
         from neuron_effects left join head_counts using (operator)
         group by operator
     ),
+    each_neuron as (
+        select operator, layer, position, neuron, rank
+        from neuron_effects
+        where method = 'attribution'
+    ),
+    patched as (from neuron_effects where method = 'exact'),
+    -- every ranking has all neurons; those that were not patched have no place
     ranked as (
         select
             operator, null as seed, layer, position, neuron,
-            unnest(if(
-                method = 'exact', ['effect', 'effect_plus_std', 'logit_effect'], ['attribution']
-            )) as ranking,
-            unnest(if(method = 'exact', [rank, rank_mean_plus_std, rank_logit], [rank])) as place
-        from neuron_effects
-        union all  -- random places of all neurons of the layer, patched or not
+            unnest(['attribution', 'effect', 'effect_plus_std', 'logit_effect']) as ranking,
+            unnest([
+                each_neuron.rank, patched.rank, patched.rank_mean_plus_std, patched.rank_logit
+            ]) as place
+        from each_neuron
+        left join patched using (operator, layer, position, neuron)
+        union all
         select
             operator, seed, layer, position, neuron, 'random',
             lot(seed, operator, layer, position, neuron)
-        from neuron_effects, (select unnest(range($random_circuits)) as seed)
-        where method = 'attribution'
+        from each_neuron, (select unnest(range($random_circuits)) as seed)
     ),
     orders as (
         select
@@ -53,15 +60,16 @@ with
             if(position = 'last', ranking, 'first_mlp_' || ranking) as circuit,
             seed, layer,
             if(position = 'last', 'all', position) as position,
-            list(neuron order by place, neuron) as neurons,
+            list(neuron::integer order by place, neuron) as neurons,
+            count(place) as places,
             $patched_neurons > 0 and ranking not in ('attribution', 'random') as partly_ranked
         from ranked
         group by all
     ),
     selected as (
-        select * exclude (partly_ranked), k
+        select * exclude (places, partly_ranked), k
         from orders, (select distinct unnest($neurons_per_layer) as k)
-        where k < len(neurons) and (k <= $patched_neurons or not partly_ranked)
+        where k < places and (k <= $patched_neurons or not partly_ranked)
     ),
     circuits as (
         select distinct operator, circuit, heads, k, seed
@@ -88,20 +96,14 @@ with
         anti join circuit_heads using (operator, layer, head)
         group by all
     ),
-    widths as (select range(neurons)::integer[] as each_neuron from architecture),
     patches as (
         select intervention, 'head' as component, layer, units, 'all' as position
         from numbered join ablated_heads using (operator)
         where circuit not in ('everything', 'nothing')
         union all
         select
-            intervention, 'neuron', layer,
-            list_filter(
-                each_neuron, lambda n: not list_contains(neurons[:selected.k], n)
-            ),
-            position
-        from widths
-        cross join numbered
+            intervention, 'neuron', layer, list_sort(neurons[selected.k + 1:]), position
+        from numbered
         join selected
             on (numbered.operator, numbered.circuit, numbered.k)
                 = (selected.operator, selected.circuit, selected.k)
