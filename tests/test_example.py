@@ -110,6 +110,33 @@ def test_the_bag_alone_is_that_of_the_table():
             check(cell, [float(measured[name]) for name in ("accuracy", *interval)])
 
 
+KEPT_NEURONS = [("attribution", "10"), ("attribution", "50"), ("attribution", "400")]
+KEPT_NEURONS += [("random", "400"), ("heads", "4864")]
+
+
+def test_circuits_of_neurons_are_those_of_the_table():
+    rows = shown.rows(PAGE, "kept of each late layer |")
+    for (_, *cells), (circuit, k) in zip(rows, KEPT_NEURONS, strict=True):
+        for cell, operator in zip(cells, OPERATORS.values(), strict=True):
+            keys = {"operator": operator, "circuit": circuit, "neurons_per_layer": k}
+            circuits = [
+                each for each in table("neuron_faithfulness") if each.items() >= keys.items()
+            ]
+            values = [fmean(float(each["faithfulness"]) for each in circuits)]
+            if circuit != "random":
+                [only] = circuits
+                values += [float(only["ci_low"]), float(only["ci_high"])]
+            check(cell, values)
+
+
+def test_attribution_finds_the_neurons_of_the_largest_effect_as_the_table_says():
+    for measured in table("attribution_recall"):
+        assert measured["sampled_above"] == "0"
+        assert (measured["top"], float(measured["recall"])) == ("192", 1.0)
+        assert shown.is_rounded("0.26", float(measured["ci_low"]))
+        assert 793 <= int(measured["sampled"]) <= 795
+
+
 PAIRS = {
     "sums of two operands": "arithmetic",
     "sums of three operands": "three_operands",
