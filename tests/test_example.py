@@ -90,6 +90,30 @@ def test_neurons_that_a_score_accepts_are_those_of_the_table(line: int, criterio
         check(cell, [fmean(float(values[column]) for values in rows) for column in columns])
 
 
+def test_predicates_of_late_neurons_are_those_of_the_table():
+    rows = shown.rows(PAGE, "operator | late neurons with a predicate")
+    assert [sign for sign, *_ in rows] == list(OPERATORS)
+    counts = ("discovered", "conjunctions")
+    shares = ("explained", "sum_explained", "catalogue_explained")
+    columns = [counts[0], *shares[::2], counts[1], *(f"conjunctions_{share}" for share in shares)]
+    for sign, *cells in rows:
+        measured = row("discovered_late", operator=OPERATORS[sign])
+        for cell, column in zip(cells, columns, strict=True):
+            check(cell, [int(measured[column]) if column in counts else float(measured[column])])
+
+
+def test_predicates_of_single_neurons_are_those_of_the_table():
+    rows = shown.rows(PAGE, "operator | layer | neuron | predicate")
+    assert rows
+    for sign, layer, neuron, predicate, *cells in rows:
+        keys = {"layer": layer, "neuron": neuron, "discovered": "true"}
+        measured = row("discovered_neurons", operator=OPERATORS[sign], **keys)
+        assert predicate == f"`{measured['predicate']}`"
+        columns = ("explained", "sum_explained", "catalogue_explained")
+        for cell, column in zip(cells, columns, strict=True):
+            check(cell, [float(measured[column])] if measured[column] else [])
+
+
 def kept(sign: str, criterion: str, name: str) -> dict[str, str]:
     """Return the row about a part of the late neurons, all others of which take their mean."""
     operator = OPERATORS[sign]
