@@ -425,12 +425,17 @@ class Costs:
         runs: float,
         share: float,
         each: float = RUN,
+        *,
         varies: bool = False,
         guessed: bool = False,
+        answers: float = 1,
     ) -> CostRow:
-        """Return a stage of runs. share: tokens of a run that pass all layers, on average."""
+        """Return a stage of runs.
+
+        share: tokens of a run that pass all layers, on average; answers: logits of all tokens.
+        """
         workers = environment.workers()
-        passes = PASSED * self.forward(runs, share)
+        passes = PASSED * self.forward(runs, share, answers)
         alone = self.steps(STARTED + PLANNED_RUNS)
         cpu = alone + workers * self.rates.start + passes + self.steps(each, runs)
         disk = RUN_ROW * runs
@@ -537,6 +542,11 @@ class Costs:
         own = self.prompts.own
         return sum((own + 2, own + 1, 2, 1)[:roles]) / roles
 
+    def _after_neurons(self, sizes: Sizes) -> float:
+        """Return the share of layers after a neuron, the mean over all layers or the late ones."""
+        layers = self.depth if self._patches_all(sizes) else self.late
+        return (layers - 1) / 2 / self.depth
+
     def _product(self) -> float:
         """Return the seconds of one multiplication."""
         return self.rates.answer / (self.a.vocabulary * self.a.width)
@@ -561,7 +571,8 @@ class Costs:
         row = self._model("neurons/neuron_attributions", pairs, "pairs", cpu, memory)
         yield replace(row, disk=ESTIMATE_ROW * estimates)
         yield self._runs("neurons/neuron_circuit_runs", self.neuron_circuits(sizes), tokens)
-        yield self._runs("neurons/logit_shifts", self.shifts(sizes), 0.85)
+        after = self._after_neurons(sizes)
+        yield self._runs("neurons/logit_shifts", self.shifts(sizes), after, answers=0)
         cpu = self.forward(2 * pairs, length)
         yield self._model("neurons/tuned_lens", 2 * pairs, "prompts", cpu, self._answered(length))
 
@@ -597,8 +608,7 @@ class Costs:
         yield self._runs("bag/bag_runs", self.bags(sizes), half)
         yield self._runs("bag/knockout_runs", self.knockouts(sizes), 0.75, varies=True)
         neurons = self.neuron_knockouts(sizes)
-        ablated = self.depth if self._patches_all(sizes) else self.late
-        after = (ablated - 1) / 2 / self.depth
+        after = self._after_neurons(sizes)
         yield self._runs("bag/neuron_knockout_runs", neurons, after, varies=True)
         each = SINGLE * self.depth
         yield self._runs("bag/prompt_knockout_runs", interventions, half, each)
