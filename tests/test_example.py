@@ -114,6 +114,19 @@ def test_predicates_of_single_neurons_are_those_of_the_table():
             check(cell, [float(measured[column])] if measured[column] else [])
 
 
+def test_what_lenses_read_is_that_of_the_table():
+    rows = shown.rows(PAGE, "layer | logit lens")
+    layers = sorted({int(each["layer"]) for each in table("vote_agreement")})
+    assert [int(layer) for layer, *_ in rows] == layers
+    for layer, *cells in rows:
+        votes = [row("vote_agreement", operator=each, layer=layer) for each in OPERATORS.values()]
+        for cell, vote in zip(cells[:4], votes, strict=True):
+            check(cell, [float(vote[name]) for name in ("correlation", "weighted_correlation")])
+        for cell, name in zip(cells[4:], ("tuned_correlation", "ceiling"), strict=True):
+            values = [float(vote[name]) for vote in votes]
+            check(cell, [min(values), max(values)])
+
+
 def kept(sign: str, criterion: str, name: str) -> dict[str, str]:
     """Return the row about a part of the late neurons, all others of which take their mean."""
     operator = OPERATORS[sign]
