@@ -127,6 +127,24 @@ def test_what_lenses_read_is_that_of_the_table():
             check(cell, [min(values), max(values)])
 
 
+def test_explained_shares_of_helices_are_those_of_the_table():
+    rows = shown.rows(PAGE, "operator | position | number | helix")
+    assert len(rows) == 3 * len(OPERATORS)
+    for sign, position, quantity, *cells in rows:
+        keys = {"operator": OPERATORS[sign], "position": position, "quantity": quantity}
+        keys["layer"] = "22" if position == "last" else "1"
+        theories = ["helix", "polynomial", "other_periods", "pca"]
+        helix, polynomial, others, components = (
+            row("helix_fits", theory=theory, **keys) for theory in theories
+        )
+        for cell, measured in zip(cells, (helix, polynomial), strict=False):
+            check(cell, [float(measured[name]) for name in ("explained", "explained_new")])
+        check(cells[2], [float(others["shuffled_most"])])
+        check(cells[3], [float(components["explained"])])
+        if position != "last":
+            assert float(helix["shuffled_most"]) < 0.185
+
+
 def kept(sign: str, criterion: str, name: str) -> dict[str, str]:
     """Return the row about a part of the late neurons, all others of which take their mean."""
     operator = OPERATORS[sign]
