@@ -432,7 +432,8 @@ class Costs:
     ) -> CostRow:
         """Return a stage of runs.
 
-        share: tokens of a run that pass all layers, on average; answers: logits of all tokens.
+        share: tokens of a run that pass all layers, on average; answers: positions of a run whose
+        logits of the whole vocabulary are computed.
         """
         workers = environment.workers()
         passes = PASSED * self.forward(runs, share, answers)
