@@ -1,9 +1,11 @@
 """The tables of examples/qwen have the numbers of the CSV files beside them."""
 
 import csv
+import re
 from functools import cache
 from statistics import fmean
 
+import polars as pl
 import pytest
 
 from tests import shown
@@ -69,12 +71,35 @@ def test_circuits_of_heads_are_those_of_the_table():
         check(faithfulness, [float(measured["random_faithfulness"])])
 
 
-def test_late_labelled_neurons_are_those_of_the_table():
-    """The tables here do not have the labelled neurons of all layers."""
+def labelled(operator: str) -> pl.DataFrame:
+    """Return the labelled neurons of an operator, one row each: layer and neuron."""
+    labels = pl.read_parquet(EXAMPLE / "tables/labels.parquet").filter(operator=operator)
+    return labels.select("layer", "neuron").unique()
+
+
+def test_labelled_neurons_are_those_of_the_table():
     rows = shown.rows(PAGE, "operator | labelled")
     assert [sign for sign, *_ in rows] == list(OPERATORS)
-    for sign, _, late, _ in rows:
+    first_late = int(table("late_layers")[0]["first_layer"])
+    between = []
+    for sign, everywhere, late, _ in rows:
+        neurons = labelled(OPERATORS[sign])
+        check(everywhere, [len(neurons)])
+        check(late, [neurons.filter(pl.col("layer") >= first_late).height])
         check(late, [int(kept(sign, "label", "heuristic")["neurons"])])
+        between.append(neurons.filter(pl.col("layer").is_between(7, 13)).height / len(neurons))
+    [shares] = re.findall(r"labelled neurons, ([\d., and]+)\s+are in\s+layers 7 to 13", PAGE)
+    check(shares, between)
+
+
+def test_best_labels_are_those_of_the_figure():
+    labels = pl.read_parquet(EXAMPLE / "tables/labels.parquet").filter(rank=1)
+    keys = ["operator", "layer", "quantity", "kind"]
+    counts = {key: len(rows) for key, rows in labels.group_by(keys)}
+    for each in table("labels_by_layer"):
+        key = each["operator"], int(each["layer"]), each["quantity"], each["kind"]
+        assert counts.pop(key) == int(each["neurons"])
+    assert not counts
 
 
 @pytest.mark.parametrize(("line", "criterion"), [*enumerate(["raw", "chance_corrected", "fdr"])])
