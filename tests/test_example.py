@@ -1,4 +1,4 @@
-"""The tables of examples/qwen have the numbers of the CSV files beside them."""
+"""The pages of examples/qwen have the numbers of the table files beside them."""
 
 import csv
 import re
