@@ -33,12 +33,12 @@ def anchors(page: str) -> set[str]:
     return {re.sub(r"\s", "-", text) for text in words}
 
 
-def test_every_link_leads_to_a_page_or_picture_and_to_a_heading():
+def test_every_link_leads_to_a_page_or_file_and_to_a_heading():
     for page in PAGES:
         for link, anchor in pages.LINK.findall(prose(page)):
             path = pages.target(page, link)
-            is_picture = Path(path).suffix in pages.PICTURES and (ROOT / path).is_file()
-            assert path in PAGES or is_picture, f"{page}: {link}"
+            is_served = Path(path).suffix in pages.SERVED and (ROOT / path).is_file()
+            assert path in PAGES or is_served, f"{page}: {link}"
             if anchor:
                 assert anchor[1:] in anchors(path), f"{page}: {link}{anchor}"
         for anchor in re.findall(r"\]\(#([^)]+)\)", prose(page)):
@@ -100,6 +100,7 @@ def test_a_folder_is_a_page_that_links_to_its_files(
     folder = tmp_path / "a/folder"
     (folder / "__pycache__").mkdir(parents=True)
     (folder / "x.csv").write_text("1,2")  # without a newline at its end
+    (folder / "t.parquet").write_bytes(b"PAR1\xb5")
     (folder / "y.png").write_bytes(b"\x89PNG")
     (folder / "z.md").write_text("# z\n")
     monkeypatch.setattr(pages, "ROOT", tmp_path)
@@ -107,7 +108,7 @@ def test_a_folder_is_a_page_that_links_to_its_files(
     assert {*texts} == {"a/folder.md", "a/folder/x.csv.md"}
     assert texts["a/folder/x.csv.md"].endswith("\n1,2\n````\n")
     links = re.findall(r"\((.+)\)", texts["a/folder.md"])
-    assert links == ["folder/x.csv.md", "folder/y.png", "folder/z.md"]
+    assert links == ["folder/t.parquet", "folder/x.csv.md", "folder/y.png", "folder/z.md"]
 
 
 def test_a_page_loads_nothing_from_the_network():

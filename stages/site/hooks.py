@@ -17,7 +17,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for page, text in texts.items():
         level = InclusionLevel.INCLUDED if page in menu else InclusionLevel.NOT_IN_NAV
         files.append(File.generated(config, page, content=text, inclusion=level))
-    for picture in pages.pictures(texts):
-        path = str(pages.ROOT / picture)
-        files.append(File.generated(config, picture, abs_src_path=path))
+    for path in pages.served(texts):
+        files.append(File.generated(config, path, abs_src_path=str(pages.ROOT / path)))
     return files

@@ -22,7 +22,7 @@ GALLERY = "docs/gallery"
 SUBJECT = "abacus"  # the model of the gallery's pictures
 ROOMS = (*CHAPTERS, "explorer")
 TABLES = "docs/tables"  # a folder of the site, not of the repository
-PICTURES = {".png", ".svg", ".webp"}
+SERVED = {".parquet", ".png", ".svg", ".webp"}  # files that are part of the site as they are
 ACRONYMS = {"ci": "CI", "dvc": "DVC", "gpu": "GPU", "sql": "SQL"}  # in titles of notes
 LANGUAGES = {".py": "python", ".sql": "sql", ".yaml": "yaml", ".cff": "yaml"}
 GUIDES = {
@@ -84,7 +84,7 @@ def pages() -> dict[str, str]:
 def is_source(path: str) -> bool:
     """Return whether a linked path is a file or folder that gets a generated page."""
     file = ROOT / path
-    return file.exists() and file.suffix not in {*PICTURES, ".md"}
+    return file.exists() and file.suffix not in {*SERVED, ".md"}
 
 
 def outside_code(text: str, change: Callable[[str], str]) -> str:
@@ -306,12 +306,12 @@ def gallery_page() -> str:
     return "\n".join(parts)
 
 
-def pictures(texts: dict[str, str]) -> list[str]:
-    """Return the pictures that the pages show, paths from the root."""
+def served(texts: dict[str, str]) -> list[str]:
+    """Return the pictures and Parquet files that the pages lead to, paths from the root."""
     paths: set[str] = set()
     for page, text in texts.items():
         paths |= linked_paths(page, text)
-    return sorted(path for path in paths if Path(path).suffix in PICTURES)
+    return sorted(path for path in paths if Path(path).suffix in SERVED)
 
 
 def navigation() -> list[dict[str, Any]]:
