@@ -190,6 +190,76 @@ def test_the_bag_alone_is_that_of_the_table():
             check(cell, [float(measured[name]) for name in ("accuracy", *interval)])
 
 
+def heuristics(criterion: str, ablation: str) -> pl.DataFrame:
+    """Return ablations of heuristics with own and with other prompts."""
+    table = pl.read_parquet(EXAMPLE / "tables/knockouts_by_heuristic.parquet")
+    both = table.drop_nulls(["accuracy_associated", "accuracy_other"])
+    return both.filter(criterion=criterion, ablation=ablation)
+
+
+def test_ablated_labels_are_those_of_the_table():
+    rows = shown.rows(PAGE, "operator | label |")
+    table = heuristics("label", "mean")
+    assert rows
+    for sign, label, neurons, own, other, *controls in rows:
+        ablated = table.filter(operator=OPERATORS[sign], heuristic=label)
+        [measured] = ablated.filter(arm="heuristic").rows(named=True)
+        check(neurons, [measured["neurons"]])
+        ends = [measured[f"associated_{end}"] for end in ("low", "high")]
+        check(own, [measured["accuracy_associated"], *ends])
+        check(other, [measured["accuracy_other"]])
+        random = ablated.filter(arm="control").rows(named=True)
+        values = [[each["accuracy_associated"], each["accuracy_other"]] for each in random]
+        for cell, value in zip(controls, values[0] if values else [None, None], strict=True):
+            check(cell, [value] if value is not None else [])
+    control = table.filter(arm="control").select("operator", "heuristic")
+    compared = table.join(control, on=["operator", "heuristic"], how="semi")
+    means = {
+        key: float(part["accuracy_associated"].mean())  # type: ignore[arg-type]
+        for key, part in compared.group_by("arm", "operator")
+    }
+    [text] = re.findall(r"own prompts have an accuracy of(.+?)\(means", PAGE, re.DOTALL)
+    arms = ("heuristic", "control")
+    check(text, [means[arm, operator] for arm in arms for operator in OPERATORS.values()])
+
+
+def test_heuristics_of_the_published_criterion_are_those_of_the_tables():
+    sizes = heuristics("threshold", "zero").filter(arm="heuristic")["neurons"].to_list()
+    assert f"{min(sizes):,} to {max(sizes):,} neurons" in PAGE
+    [text] = re.findall(r"less that of the control, is\s+(.+?), with p-values", PAGE, re.DOTALL)
+    tests = [
+        row("knockout_tests", operator=operator, ablation="zero", measure="accuracy")
+        for operator in ("add", "subtract", "multiply")
+    ]
+    check(text, [float(test["difference"]) for test in tests])
+    p_values = [float(test["p_value"]) for test in tests]
+    [text] = re.findall(r"p-values (from.+?)\. Division has no control", PAGE)
+    check(text, [min(p_values), max(p_values)])
+
+
+def test_ablations_of_a_prompts_own_heuristics_are_those_of_the_table():
+    rows = shown.rows(PAGE, "neurons | +")
+    for (_, *cells), arm in zip(rows, ("heuristic", "control", "matched"), strict=True):
+        for cell, operator in zip(cells, OPERATORS.values(), strict=True):
+            keys = {"arm": arm, "ablation": "zero", "neurons_per_layer": "100"}
+            measured = row("knockouts_by_prompt", operator=operator, **keys)
+            interval = ["ci_low", "ci_high"] if "(" in cell else []
+            check(cell, [float(measured[name]) for name in ("accuracy", *interval)])
+
+
+def test_what_failing_cells_have_is_that_of_the_tables():
+    rows = shown.rows(PAGE, "operator | neurons of its")
+    assert [sign for sign, *_ in rows] == list(OPERATORS)
+    for sign, neurons, added, among_equal in rows:
+        operator = OPERATORS[sign]
+        measured = row("failure_tests", operator=operator, measure="associated_neurons")
+        check(neurons, [float(measured["auc"])])
+        columns = ("auc", "auc_ci_low", "auc_ci_high")
+        for cell, name in ((added, "failure_tests"), (among_equal, "failure_controls")):
+            measured = row(name, operator=operator, measure="answer_contribution")
+            check(cell, [float(measured[column]) for column in columns])
+
+
 KEPT_NEURONS = [("attribution", "10"), ("attribution", "50"), ("attribution", "400")]
 KEPT_NEURONS += [("random", "400"), ("heads", "4864")]
 
