@@ -5,9 +5,13 @@ import re
 from functools import cache
 from statistics import fmean
 
+import duckdb
 import polars as pl
 import pytest
 
+from stages.claims import ledger
+from stages.lib import dictionary
+from stages.lib.sql.database import Database
 from tests import shown
 from tests.micro import ROOT
 
@@ -348,6 +352,63 @@ def test_digits_that_share_neurons_are_those_of_the_table():
         check(other.partition(" (")[0], [float(measured["share"])])
         check(matched.partition(" (")[0], [float(measured["matched_share"])])
         check(random, [float(measured["share_by_chance"])])
+
+
+WORDS = {"reproduced": "yes", "not reproduced": "no", "not testable here": "open"}
+
+
+def test_verdicts_are_those_of_the_table():
+    rows = shown.rows(PAGE, "claim | what is measured")
+    assert sorted(CLAIMS) == sorted(name.strip("`") for name, *_ in rows)
+    for name, _, *cells in rows:
+        verdicts = {each["operator"]: each for each in CLAIMS[name.strip("`")]}
+        for cell, operator in zip(cells, OPERATORS.values(), strict=True):
+            measured = verdicts.pop(operator, None)
+            if not measured and operator == "add":
+                measured = verdicts.pop("", None)  # of all operators
+            word, _, number = cell.partition(", ")
+            assert word == (WORDS[measured["verdict"]] if measured else "")
+            check(number, [float(measured["measured"])] if measured and number else [])
+            assert bool(number) == bool(measured and measured["measured"])
+        assert not verdicts
+
+
+CLAIMS: dict[str, list[dict[str, str]]] = {}
+for each in sorted(table("claims"), key=lambda verdict: verdict["claim"]):
+    CLAIMS.setdefault(each["claim"], []).append(each)
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Database:
+    """Return the tables of the example, with the documented columns; columns it lacks are null."""
+    documented, files = dictionary.tables(ROOT / "stages"), {}
+    for file in (EXAMPLE / "tables").iterdir():
+        if file.stem in documented:
+            read = duckdb.read_csv(file, all_varchar=True) if file.suffix == ".csv" else None
+            rows = read or duckdb.read_parquet(str(file))
+            columns = [
+                f"{name if name in rows.columns else 'null'}::{kind} as {name}"
+                for name, (kind, _) in documented[file.stem].columns.items()
+            ]
+            files[file.stem] = [tmp_path_factory.mktemp("qwen") / f"{file.stem}.parquet"]
+            frame = rows.select(", ".join(columns)).pl()
+            frame = frame.with_columns(pl.lit("qwen").alias("subject"))
+            frame.write_parquet(files[file.stem][0])
+    return Database(files, threads=1)
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_verdicts_follow_from_the_tables(name: str, database: Database):
+    [entry] = [entry for entry in ledger.listed() if entry["claim"] == name]
+    verdicts = ledger.judged(entry, database, "qwen")
+    assert len(verdicts) == len(CLAIMS[name])
+    for verdict, kept in zip(verdicts, CLAIMS[name], strict=True):
+        assert verdict["operator"] == (kept["operator"] or None)
+        assert verdict["verdict"] == kept["verdict"]
+        for column in ("measured", "ci_low", "ci_high"):
+            assert (verdict[column] is None) == (not kept[column])
+            if kept[column]:
+                assert verdict[column] == pytest.approx(float(kept[column]), rel=1e-9, abs=1e-9)
 
 
 def test_a_number_is_compared_by_the_digits_that_are_shown():
