@@ -182,7 +182,7 @@ def kept(sign: str, criterion: str, name: str) -> dict[str, str]:
 
 def test_the_bag_alone_is_that_of_the_table():
     rows = shown.rows(PAGE, "kept |")
-    parts = ["heuristic", "random", "rest", "random_rest"]
+    parts = ["heuristic", "random", "matched", "rest", "random_rest", "matched_rest"]
     for column, sign in enumerate(OPERATORS, 1):
         majority, nothing, *others = (cells[column] for cells in rows)
         measured = kept(sign, "", "nothing")
