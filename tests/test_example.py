@@ -161,7 +161,7 @@ def test_explained_shares_of_helices_are_those_of_the_table():
     assert len(rows) == 3 * len(OPERATORS)
     for sign, position, quantity, *cells in rows:
         keys = {"operator": OPERATORS[sign], "position": position, "quantity": quantity}
-        keys["layer"] = "22" if position == "last" else "1"
+        keys |= {"layer": "22" if position == "last" else "1", "numbers_below": ""}
         theories = ["helix", "polynomial", "other_periods", "pca"]
         helix, polynomial, others, components = (
             row("helix_fits", theory=theory, **keys) for theory in theories
@@ -172,6 +172,47 @@ def test_explained_shares_of_helices_are_those_of_the_table():
         check(cells[3], [float(components["explained"])])
         if position != "last":
             assert float(helix["shuffled_most"]) < 0.185
+
+
+RESTORING = ("helix", "shuffled", "polynomial", "pca")
+
+
+def test_what_helices_restore_is_that_of_the_table():
+    table = pl.read_parquet(EXAMPLE / "tables/helix_effects.parquet")
+    table = table.filter(pl.col("numbers_below").is_null(), position="op1", layer=4)
+    rows = shown.rows(PAGE, "function of op1")
+    for (_, *cells), theory in zip(rows, RESTORING, strict=True):
+        for cell, operator in zip(cells, OPERATORS.values(), strict=True):
+            [measured] = table.filter(operator=operator, theory=theory).rows(named=True)
+            check(cell, [measured[name] for name in ("restored", "ci_low", "ci_high")])
+
+
+def explained(theory: str, parameters: str = "", what: str = "accuracy") -> list[dict[str, str]]:
+    """Return the rows of a theory in the order of the operators."""
+    keys = {"theory": theory, "parameters": parameters, "what": what}
+    return [row("theories", operator=operator, **keys) for operator in OPERATORS.values()]
+
+
+def test_what_theories_explain_of_the_answer_is_that_of_the_table():
+    majority, *rows = shown.rows(PAGE, "eight terms |")
+    for (_, *cells), theory in zip(rows, ("bag", "waves", "helix"), strict=True):
+        for cell, base, measured in zip(cells, majority[1:], explained(theory, "8"), strict=True):
+            check(cell, [float(measured[name]) for name in ("value", "ci_low", "ci_high")])
+            check(base, [float(measured["majority_accuracy"])])
+    for begin, measured, column in (
+        ("With one heuristic \\(16 bits\\), accuracy is", explained("bag", "1"), "value"),
+        ("with one discovered predicate \\(19 to 24 bits\\)", explained("discovered"), "value"),
+        ("is at most that of the most frequent digit:", explained("bag", "16"), "relabelled"),
+    ):
+        [text] = re.findall(rf"{begin}\s+([\d., and]+)", PAGE.replace("\n  ", " "))
+        check(text, [float(each[column]) for each in measured])
+    for text, theory, terms in (
+        ("Two heuristics", "bag", "2"),
+        ("16 Fourier terms", "waves", "16"),
+    ):
+        [ends] = re.findall(rf"{text}(?: explain)? ([\d.]+ to [\d.]+)", PAGE.replace("\n  ", " "))
+        values = [float(each["value"]) for each in explained(theory, terms, "activation")]
+        check(ends, [min(values), max(values)])
 
 
 def kept(sign: str, criterion: str, name: str) -> dict[str, str]:
