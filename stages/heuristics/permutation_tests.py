@@ -53,6 +53,7 @@ Table naming: whether a neuron is active where its value vector promotes the ans
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -141,7 +142,7 @@ class PermutationTestsWork:
         """Judge a unit's neurons: all of them in the first round, later the undecided ones."""
         round_number, unit = divmod(number, self.a_round)
         if round_number:
-            self._again(number, unit, round_number)
+            self._again(number, unit, round_number, report)
             return
         grid, layer, neurons = self.grids.read(unit)
         judge = partial(self._judged, grid, 0, self.settings.least_draws)
@@ -156,11 +157,17 @@ class PermutationTestsWork:
     def finish(self) -> bool:
         """Plan another round, or put all parts together once no operator needs any."""
         before = len(self.units) - self.a_round
-        plan = self._plan(before)
+        waiting = [
+            undecided(self.candidates.read(before + unit), self.settings.exceedances)
+            for unit in range(self.a_round)
+        ]
+        plan = self._plan(waiting)
         if plan:
             with replacing(self._plan_file(len(self.units))) as partial_file:
                 partial_file.write_text(json.dumps(plan), encoding="utf-8")
-            self.units += self.grids.units
+            for unit, neurons in zip(self.grids.units, waiting, strict=True):
+                size = len(neurons) if unit.group in plan else 0
+                self.units.append(replace(unit, size=size))
             return True
         first_round = self.grids.layers()
         last_round = [[before + unit for unit in units] for units in first_round]
@@ -170,7 +177,7 @@ class PermutationTestsWork:
             part.finish(groups, pl.DataFrame(schema=SCHEMAS[table]), put_together)
         return False
 
-    def _again(self, number: int, unit: int, round_number: int) -> None:
+    def _again(self, number: int, unit: int, round_number: int, report: Report) -> None:
         """Judge a unit's undecided neurons anew, by relabellings of this round alone."""
         frame = self.candidates.read(number - self.a_round)
         plan = json.loads(self._plan_file(number - unit).read_text(encoding="utf-8"))
@@ -183,6 +190,7 @@ class PermutationTestsWork:
             for neuron, activations, logits in stored:
                 if neuron in neurons:
                     judgements[neuron] = judge(activations, logits)
+                    report(1)
             anew = _candidates(judgements, self._keys(grid, layer))
             others = frame.filter(~pl.col("neuron").is_in(neurons))
             frame = pl.concat([others, anew]).sort("neuron", "heuristic", "side")
@@ -201,18 +209,17 @@ class PermutationTestsWork:
         steps = (self.labels(grid, step, *seed) for step in numbers)
         return judged(grid, activations, logits, steps, self.settings, self.sets)
 
-    def _plan(self, before: int) -> dict[str, int]:
+    def _plan(self, waiting: list[pl.DataFrame]) -> dict[str, int]:
         """Return the draws of the next round by operator.
 
-        before: number of the last round's first unit.
+        waiting: the undecided neurons of each unit of the last round.
         """
         frames: dict[str, list[pl.DataFrame]] = {}
         tests: dict[str, int] = {}
-        for number, unit in enumerate(self.grids.units):
+        for unit, neurons in zip(self.grids.units, waiting, strict=True):
             operator = str(unit.group)
             tests[operator] = tests.get(operator, 0) + unit.size
-            last = self.candidates.read(before + number)
-            frames.setdefault(operator, []).append(undecided(last, self.settings.exceedances))
+            frames.setdefault(operator, []).append(neurons)
         plan = {}
         for operator, parts in frames.items():
             frame = pl.concat(parts)

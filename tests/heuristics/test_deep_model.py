@@ -11,6 +11,7 @@ import yaml
 
 from stages.heuristics import catalogue, figures, heuristic_overlaps, permutation_tests, scores
 from stages.heuristics.null_distribution.rounds import Standing, next_draws
+from stages.heuristics.permutation_tests import PermutationTestsWork
 from stages.heuristics.settings import PermutationTests
 from stages.lib.core.hdf5_store import LayerWriter, writing
 from stages.lib.core.tables import read_table, write_table
@@ -163,6 +164,32 @@ def test_a_deep_model_gets_enough_draws_for_its_labels(
         tables["permutation_tests"].filter(pl.col("draws") > 120).select("layer", "neuron").unique()
     )
     assert len(many) < len(truth) + 0.02 * limits["neurons"]  # few neurons take many draws
+
+
+def test_later_rounds_count_the_neurons_that_they_test(
+    project: tuple[Path, Truth], monkeypatch: pytest.MonkeyPatch
+):
+    """The time left follows from the count, and decided neurons take no time."""
+    folder, truth = project
+    within(folder, monkeypatch)
+    write_params(folder)
+    tests = PermutationTestsWork("deep")
+    rounds = []
+    first = 0
+    while True:
+        counted = []
+        for number, unit in enumerate(tests.units[first:], first):
+            reports: list[int] = []
+            tests.do(number, reports.append)
+            assert sum(reports) == unit.size
+            counted.append(unit.size)
+        rounds.append(sum(counted))
+        first = len(tests.units)
+        if not tests.finish():
+            break
+    assert rounds[0] == LAYERS * WIDTH
+    assert len(rounds) > 1
+    assert 0.97 * len(truth) <= min(rounds) <= max(rounds[1:]) < LAYERS * WIDTH / 4
 
 
 def test_too_few_draws_for_any_label_are_reported(
