@@ -31,7 +31,9 @@ with
     read as (
         select layer, neuron, list(logit::double order by number) as logits,
             avg(logit::double) as mean
-        from value_logits group by layer, neuron
+        from value_logits
+        join (select distinct layer, neuron from logit_shifts) using (layer, neuron)
+        group by layer, neuron
     ),
     lens as (
         select layer, neuron, [logit - mean for logit in logits] as direct,
