@@ -58,15 +58,19 @@ GRID = 0.9  # to find which cells of an operator each heuristic covers
 DICTIONARY = 1.2  # to make the terms of an operator's theories
 RUN = 5e-6  # the patch, measures and row of a run
 SINGLE = 8e-5  # a layer of a run on a pair of its own, which shares no pass
+READ = 7e-11  # a byte of the weights of layers that such a run reads
 SCORED_MAP = 7.5e-4  # to write the rows of a map's scores
 SCORED_CELL = 1.5e-8  # to read a cell of a map
 OVERLAPS = 1e-5  # a cell of an operator
+PART = 4e-3  # to list the Fourier components of some neurons
 HELIX = 2.2e-3  # a layer and operator, for each coordinate of the residual stream
 ESTIMATED = 4e-7  # the row of an attribution
 AVERAGED = 3.5e-7  # an attribution in the means of queries
 SUMMED = 1.1e-8  # a late neuron and cell in failures
+JOINED = 2.6e-9  # a match and cell in failures
 DIGITS = 7e-9  # a late neuron and cell in digit_means
 ROW = 8e-6  # a row of runs in queries
+MATCHED = 4e-5  # a match in queries
 FIGURE = 4.0  # figures of a chapter, or a page
 # Relative to forward passes.
 STORED = 1.1  # a dump: sums of all activations, HDF5
@@ -86,11 +90,13 @@ LIBRARIES, ARRAYS = 480 << 20, 194 << 20  # a process with torch, and one withou
 SMALL = 300 << 20  # a process that reads tables with DuckDB and Polars
 RUN_ROW, PREDICTION_ROW, ESTIMATE_ROW = 20, 6, 4  # a row on disk
 GROUPED = 25  # an attribution in the means of queries
+MATCH = 620  # a row of matches in the query that makes them
 PLANNED, LISTED = 500, 4000  # a prompt in the plan of a dump, and in lists of tokens
 TERMS = 80_000  # a cell in the terms of three theories
 # These depend on the results. The values are means over the models of this project.
 SCORED = 0.5  # share of neurons that match a heuristic and are ablated one by one: 0.33 to 0.66
 KNOCKED = 130  # heuristics per operator whose neurons are ablated together
+MATCHES, MATCHES_OF_DIGITS = 3.5, 21  # of a map; with answers of several tokens
 # Prompts that share the tokens that all begin with, as measured: passes are smaller, too.
 TOGETHER = 4
 CUTS = 6  # circuits per operator when attention is cut, at most
@@ -206,6 +212,12 @@ class Costs:
     def answered(self) -> int:
         """Number of cells with an answer, of all operators together."""
         return sum(self.answered_by_operator)
+
+    @property
+    def matches(self) -> float:
+        """Number of matches of heuristics and neurons, of all maps together."""
+        several = self.settings.answer_token is not None
+        return self.maps * (MATCHES_OF_DIGITS if several else MATCHES)
 
     @property
     def answered_maps(self) -> float:
@@ -355,7 +367,13 @@ class Costs:
 
     def helices(self, sizes: Sizes) -> int:
         """Return the number of runs with a residual stream replaced by a theory's prediction."""
-        return (18 * (3 * self.depth - 1) + 1) * self.pairs(sizes)
+        sites = self._fitted_twice * 2 * self.depth + 2 * (self.depth - 1)  # operands, the result
+        return (9 * sites + 1) * self.pairs(sizes)
+
+    @property
+    def _fitted_twice(self) -> int:
+        """Return how many fits an operand has: to all numbers, and to small ones if others are."""
+        return 1 + (self.side > self.params["helix"]["study_numbers"])
 
     def theories(self, sizes: Sizes) -> int:
         """Return the number of runs with late neurons replaced by the predictions of theories."""
@@ -469,15 +487,16 @@ class Costs:
         per_map: int,
         shared: bool = True,
         grids: bool = False,
+        lists: float = 0,
     ) -> CostRow:
         """Return a stage over all maps.
 
         seconds: of all maps on one core; per_map: bytes per cell of the maps held at once; shared:
         whether workers or threads share the maps; grids: whether each worker needs the operators'
-        grids with all heuristics.
+        grids with all heuristics; lists: seconds of Python, which threads do not share.
         """
         workers = environment.workers() if shared else 1
-        alone, memory = self.steps(STARTED), ARRAYS + per_map * self.cells
+        alone, memory = self.steps(STARTED) + lists, ARRAYS + per_map * self.cells
         if grids:
             alone += self.steps(GRID, self.operators)
         return CostRow(
@@ -519,7 +538,7 @@ class Costs:
         probes, length = self.params["probes"], self.prompts.length
         unshared = self.prompts.unshared
         prompts = sum(min(probes["prompts"], cells) for cells in self.answered_by_operator)
-        fits = prompts * self.depth * ROLES * 12 * self.a.width**2 * self._product()
+        fits = prompts * self.depth * ROLES * 2 * self.a.width**2 * self._product()
         cpu = self.forward(prompts, unshared, 0) + fits
         streams = 4 * ROLES * prompts / self.operators * self.a.width * 8  # of a level, and copies
         yield self._model(
@@ -567,7 +586,7 @@ class Costs:
         yield self._model("neurons/token_activations", self.cells**0.5, "numbers", 0, 0)
         yield self._runs("neurons/neuron_runs", self.neurons(sizes), self.swept())
         estimates = self.attributions(sizes)
-        cpu = self.forward(pairs, 6 * length, 6) + self.steps(ESTIMATED, estimates)
+        cpu = self.forward(pairs, 3.5 * length, 3.5) + self.steps(ESTIMATED, estimates)
         memory = self._in_runs() + 4 * estimates
         row = self._model("neurons/neuron_attributions", pairs, "pairs", cpu, memory)
         yield replace(row, disk=ESTIMATE_ROW * estimates)
@@ -587,8 +606,10 @@ class Costs:
         yield self._maps("heuristics/permutation_tests", draws, 15 * at_once, grids=True)
         overlaps = self.steps(OVERLAPS, self.answered)
         yield self._maps("heuristics/heuristic_overlaps", overlaps, 5000, False)
+        lists = self.steps(PART, self.maps / self.params["spectra"]["neurons_at_once"])
         spectra = kernels.spectrum * self.whole_maps
-        yield self._maps("heuristics/spectra", spectra, 450 * environment.workers())
+        per_map = 450 * environment.workers()
+        yield self._maps("heuristics/spectra", spectra, per_map, lists=lists)
         explained = LABELLED * kernels.explained * self.answered_maps
         yield self._maps("heuristics/explained", explained, 1600)
         searches = SEARCHES * kernels.search * self.answered_maps
@@ -611,7 +632,8 @@ class Costs:
         neurons = self.neuron_knockouts(sizes)
         after = self._after_neurons(sizes)
         yield self._runs("bag/neuron_knockout_runs", neurons, after, varies=True)
-        each = SINGLE * self.depth
+        embeddings = 2 * self.a.vocabulary * self.a.width * self.bytes
+        each = SINGLE * self.depth + READ * half * max(0.0, self.weights - embeddings)
         yield self._runs("bag/prompt_knockout_runs", interventions, half, each)
         maps = self.late * self.a.neurons * self.operators
         cpu = started + self.steps(DIGITS, maps * self.cells)
@@ -622,6 +644,7 @@ class Costs:
         yield CostRow(("bag/steering_given",), draws, "arrays", cpu, memory, disk)
         yield self._runs("bag/steering_runs", self.steering(sizes), half)
         cpu = started + self.steps(SUMMED, maps * self.cells)
+        cpu += self.steps(JOINED, self.matches * self.cells)
         yield CostRow(("bag/failures",), maps, "maps", cpu, ARRAYS + 2300 * self.cells)
 
     def _theories(self, sizes: Sizes) -> Iterator[CostRow]:
@@ -630,13 +653,14 @@ class Costs:
         sample = min(helix["prompts"], self.cells) + pairs / self.operators
         unshared = self.prompts.unshared
         cpu = self.operators * self.forward(sample, unshared)
-        cpu += self.steps(STARTED) + self.steps(HELIX, levels * width)
+        share = (4 * self._fitted_twice + 2) / 10  # of the fits that HELIX stands for
+        cpu += self.steps(STARTED) + self.steps(HELIX, share * levels * width)
         values = 18 * (3 * self.depth - 1) * pairs * width
         streams = 12 * sample * width * 8  # of a level, and copies
         level = 24 * values / (3 * self.depth - 1) + streams
         memory = level + min(HELD, self._in_pass(self.passes.prompts, unshared))
-        fits = self._model("theories/helix_fits", levels, "layers", cpu, memory)
-        yield CostRow(fits.stages, fits.count, fits.counted, cpu, fits.memory, 4 * values)
+        row = self._model("theories/helix_fits", levels, "layers", cpu, memory)
+        yield CostRow(row.stages, row.count, row.counted, cpu, row.memory, 4 * values)
         yield self._runs("theories/helix_runs", self.helices(sizes), self._after() / 2)
         neurons = self.a.neurons
         maps = self.late * neurons * self.operators
@@ -694,6 +718,7 @@ class Costs:
         rows = shown * sum(count(sizes) for count in counts)
         estimates = shown * self.attributions(sizes)
         cpu = self.steps(STARTED, len(stages)) + self.steps(ROW, rows)
-        cpu += self.steps(AVERAGED, estimates)
-        memory = LIBRARIES + 200 * rows + GROUPED * estimates
+        matches = shown * self.matches
+        cpu += self.steps(AVERAGED, estimates) + self.steps(MATCHED, matches)
+        memory = LIBRARIES + max(200 * rows + GROUPED * estimates, MATCH * matches)
         return CostRow(stages, len(stages), "queries", cpu, memory, 4 * rows)

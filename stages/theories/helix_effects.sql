@@ -28,13 +28,22 @@
 with
     answers as (
         select
-            pairs.operator, layer, position, theory,
-            coalesce(numbers_below, 1 << 30) as below,
-            pair, answer_token, correct, logit,
+            pairs.operator, layer, position, theory, numbers_below, pair, answer_token, correct,
+            logit,
             case position when 'op1' then op1 when 'op2' then op2 else result end as number
         from answers_of('helix')
         join helix_interventions using (subject, intervention)
         join pairs using (subject, pair)
+    ),
+    analysed as (
+        select *, coalesce(numbers_below, 1 << 30) as below from answers
+        union all
+        -- if no number is left out, the runs with all numbers are those with small numbers, too
+        select *, $study_numbers
+        from answers
+        anti join (from helix_interventions where numbers_below is not null) using (position, layer)
+        where position in (
+            select position from answers group by position having max(number) < $study_numbers)
     ),
     compared as (  -- a prompt with a larger number has weight 0
         select
@@ -43,8 +52,8 @@ with
             if(counts, patched.logit - another.logit, 0) as gained,
             if(counts, clean.logit - another.logit, 0) as whole,
             patched.correct, patched.answer_token
-        from answers as patched
-        join answers as another using (pair, layer, position, below)
+        from analysed as patched
+        join analysed as another using (pair, layer, position, below)
         join answers as clean using (pair)
         where another.theory = 'another' and clean.theory = 'clean' and patched.theory <> 'clean'
     ),

@@ -51,7 +51,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import chain, product
+from itertools import chain
 
 import numpy as np
 import polars as pl
@@ -64,7 +64,7 @@ from stages.lib.model import checkpoint, residuals
 from stages.lib.model.residuals import Residuals
 from stages.lib.settings import Passes
 from stages.lib.subject import Subject
-from stages.theories.number_theories import SITES, NumberTheories, SplitVectors
+from stages.theories.number_theories import SITES, NumberTheories, Site, SplitVectors
 from stages.theories.settings import Helix
 
 SCHEMA = {
@@ -194,21 +194,36 @@ class OperatorFits:
         Yields each theory's predictions for the prompts to be patched: a name, the pair numbers
         (patched,) and the vectors (patched, width).
         """
-        last, sample = self.streams.shape[0] - 1, len(self.prompts.training)
-        for site, below in product(SITES, (None, self.settings.study_numbers)):
-            vectors = self.streams.at(level, POSITIONS.index(site.position)).astype(np.float64)
-            numbers, training = self.prompts.numbers[site.quantity], self.prompts.training
-            split = SplitVectors.draw(vectors, numbers, training, self.settings, below)
-            if not split.varies:
-                continue
-            theories = NumberTheories(split, self.settings)
-            keys = self.subject, self.operator, level, *site, below
-            self.rows.extend((*keys, *score, *split.sizes()) for score in theories.scores())
-            if site.replaceable(level, last):
+        sample, study = len(self.prompts.training), self.settings.study_numbers
+        for site in SITES:
+            numbers = self.prompts.numbers[site.quantity]
+            whole = self._fit(level, site, None)
+            # the same fit if no number is left out
+            small = whole if numbers.max() < study else self._fit(level, site, study)
+            for below, suffix, (rows, predictions) in ((None, "", whole), (study, " below", small)):
+                keys = self.subject, self.operator, level, *site, below
+                self.rows.extend((*keys, *row) for row in rows)
                 pairs = self.prompts.pairs[numbers[sample:] < (below or np.inf)]
-                suffix = " below" if below else ""
-                for theory, predicted in theories.predictions():
+                for theory, predicted in predictions:
                     yield f"{theory} {site.position} {level}{suffix}", pairs, predicted
+
+    def _fit(
+        self, level: int, site: Site, below: int | None
+    ) -> tuple[list[tuple], list[tuple[str, np.ndarray]]]:
+        """Fit all theories at one site; below: to smaller numbers only.
+
+        Returns their scores and sizes, and where the experiment patches the site, their predictions
+        (patched, width). Both are empty if the residual stream does not vary.
+        """
+        vectors = self.streams.at(level, POSITIONS.index(site.position)).astype(np.float64)
+        numbers, training = self.prompts.numbers[site.quantity], self.prompts.training
+        split = SplitVectors.draw(vectors, numbers, training, self.settings, below)
+        if not split.varies:
+            return [], []
+        theories = NumberTheories(split, self.settings)
+        rows = [(*score, *split.sizes()) for score in theories.scores()]
+        is_patched = site.replaceable(level, self.streams.shape[0] - 1)
+        return rows, list(theories.predictions()) if is_patched else []
 
 
 def _predictions(

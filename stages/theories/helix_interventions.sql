@@ -20,10 +20,18 @@
 --                           ones; null: all numbers
 with
     sites as (
-        select distinct position, layer, numbers_below
-        from helix_fits
+        select position, layer, numbers_below
+        from helix_fits as fits
+        join (
+            select operator, position, quantity, layer, theory, numbers as all_numbers,
+                cells as all_cells
+            from helix_fits where numbers_below is null
+        ) as whole using (operator, position, quantity, layer, theory)
         where layer < (select layers from architecture)
             and (position = quantity or (quantity = 'result' and layer > 0))
+        group by all
+        -- if no number is left out, both fits are the same
+        having numbers_below is null or bool_or((numbers, cells) <> (all_numbers, all_cells))
     ),
     theories as (
         select unnest([

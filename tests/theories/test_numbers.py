@@ -1,5 +1,6 @@
 """Test theories of numbers in the residual stream, on curves that are known, and on noise."""
 
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.theories import bases
+from stages.theories.helix_fits import POSITIONS, OperatorFits, Prompts
 from stages.theories.number_theories import NumberTheories, Score, Site, SplitVectors
 from stages.theories.numbered import Numbered, fit, fit_means
 from stages.theories.settings import Helix
@@ -160,6 +162,60 @@ def test_numbers_below_a_limit_are_analysed_alone():
     again = SplitVectors.draw(vectors[own], numbers[own], training[own], SETTINGS)
     first, second = (NumberTheories(part, SETTINGS).scores() for part in (small, again))
     assert list(first) == list(second)
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Residual streams of prompts in memory (levels, positions, prompts, width)."""
+
+    values: np.ndarray
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
+
+    def at(self, level: int, position: int) -> np.ndarray:
+        return self.values[level, position]
+
+
+def operator_fits(largest: int) -> OperatorFits:
+    """Return fits of two levels to random streams; op1 and op2 are 0..largest, results twice."""
+    random = np.random.default_rng(1)
+    training = np.arange(200) % 4 > 0
+    op1, op2 = random.integers(0, largest + 1, (2, 240))
+    numbers = {"op1": op1, "op2": op2, "result": op1 + op2}
+    prompts = Prompts([], np.empty((240, 3)), numbers, training, np.arange(40))
+    streams = Streams(random.normal(size=(2, len(POSITIONS), 240, 8)))
+    return OperatorFits("s", "add", prompts, streams, SETTINGS)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("largest", [SETTINGS.study_numbers - 1, SETTINGS.study_numbers])
+def test_small_numbers_are_fitted_again_only_if_there_are_others(largest: int):
+    fits = operator_fits(largest)
+    predictions = {name: (pairs, values) for name, pairs, values in fits.fit_level(1)}
+    assert not predictions  # no layer follows
+    predictions = {name: (pairs, values) for name, pairs, values in fits.fit_level(0)}
+    limit = SETTINGS.study_numbers
+    sites: dict[tuple, dict[int | None, list]] = {}
+    for _, _, level, position, quantity, below, *row in fits.rows:
+        sites.setdefault((level, position, quantity), {None: [], limit: []})[below].append(row)
+    assert len(sites) == 2 * 5
+    for (_, _, quantity), rows in sites.items():
+        whole, small = rows.values()
+        assert len(whole) == len(small) > 0
+        is_same = quantity != "result" and largest < limit
+        assert (whole == small) == is_same
+    names = {name for name in predictions if not name.endswith(" below")}
+    assert names
+    assert len(predictions) == 2 * len(names)
+    for name in names:
+        pairs, values = predictions[name]
+        small_pairs, small_values = predictions[f"{name} below"]
+        numbers = fits.prompts.numbers[name.split()[1]][200:]
+        assert pairs.tolist() == list(range(40))
+        assert small_pairs.tolist() == np.flatnonzero(numbers < limit).tolist()
+        is_same = values.shape == small_values.shape and np.array_equal(values, small_values)
+        assert is_same == (largest < limit)
 
 
 def test_sites_are_patched_where_a_number_is_and_a_layer_follows():

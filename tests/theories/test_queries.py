@@ -23,7 +23,11 @@ THEORIES = {
 }
 SMALL = 40
 EDGES = [0.05, 0.95]
-PATCHED_SITES = [("op1", 0), ("op1", 1), ("op2", 0), ("last", 1)]
+# all operands op2 are small, so fits to small numbers alone are the same
+PATCHED_SITES = [
+    *product([("op1", 0), ("op1", 1), ("last", 1)], [None, SMALL]),
+    (("op2", 0), None),
+]
 EVALUATED = {"split": "evaluation"}
 
 
@@ -32,8 +36,8 @@ def given() -> Tables:
     """Return pairs with the numbers of cells."""
     tables = made.model()
     random, pairs = np.random.default_rng(0), tables["pairs"]
-    for name in ("op1", "op2", "result"):
-        numbers = pl.Series(name, random.integers(0, 100, len(pairs)), pl.Int32)
+    for name, most in {"op1": 100, "op2": SMALL, "result": 100}.items():
+        numbers = pl.Series(name, random.integers(0, most, len(pairs)), pl.Int32)
         pairs = pairs.with_columns(numbers)
     return tables | {"pairs": pairs}
 
@@ -46,8 +50,16 @@ def fits() -> pl.DataFrame:
     schema = {"position": pl.String, "quantity": pl.String, "layer": pl.Int16}
     table = pl.DataFrame(rows, schema=schema, orient="row")
     limits = pl.DataFrame({"numbers_below": [None, SMALL]}, schema={"numbers_below": pl.Int32})
-    both = table.join(limits, how="cross")
-    return both.with_columns(subject=pl.lit("s"), operator=pl.lit("add"))
+    both = table.join(limits, how="cross").join(
+        pl.DataFrame({"theory": ["helix", "line"]}), how="cross"
+    )
+    is_part = pl.col("numbers_below").is_not_null() & (pl.col("position") != "op2")
+    return both.with_columns(
+        subject=pl.lit("s"),
+        operator=pl.lit("add"),
+        numbers=pl.when(is_part).then(SMALL).otherwise(100),
+        cells=pl.when(is_part).then(20).otherwise(50),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +72,11 @@ def patches(given: Tables) -> pl.DataFrame:
 def test_every_theory_is_patched_at_the_sites_of_its_number(patches: pl.DataFrame):
     clean, *rows = patches.iter_rows(named=True)
     assert (clean["component"], clean["theory"], clean["given"]) == ("none", "clean", None)
-    expected = product(PATCHED_SITES, THEORIES, (None, SMALL))
+    expected = [
+        (*site, theory, below) for (site, below), theory in product(PATCHED_SITES, THEORIES)
+    ]
     keys = patches[1:].select("position", "layer", "theory", "numbers_below").rows()
-    assert sorted(map(str, keys)) == sorted(str((*site, *rest)) for site, *rest in expected)
+    assert sorted(map(str, keys)) == sorted(map(str, expected))
     for row in rows:
         ending = " below" if row["numbers_below"] else ""
         assert row["given"] == f"{row['theory']} {row['position']} {row['layer']}{ending}"
@@ -113,14 +127,15 @@ def test_restored_is_a_share_of_what_another_number_loses(given: Tables, patches
     own = clean_run_is_better(runs(patches, given["pairs"], "helix"), 0)
     others = own.with_columns(pl.lit("theory").alias("experiment"), pl.col("answer_logit") + 1)
     mixed = pl.concat([others, own.sample(fraction=1, shuffle=True, seed=0)])
-    table = ask("helix_effects", restored_tables(given, patches, mixed))
+    table = ask("helix_effects", restored_tables(given, patches, mixed), study_numbers=SMALL)
     assert len(table) == 2 * 4 * len(THEORIES) * len(OPERATORS)
     numbers = numbered(patches, "position", "layer", "theory", "numbers_below")
     for row in table.iter_rows(named=True):
         operator, below = row["operator"], row["numbers_below"]
         site = row["position"], row["layer"]
-        logits, correct = answers(own, given, operator, numbers[*site, row["theory"], below])
-        floor, _ = answers(own, given, operator, numbers[*site, "another", below])
+        ran = None if row["position"] == "op2" else below
+        logits, correct = answers(own, given, operator, numbers[*site, row["theory"], ran])
+        floor, _ = answers(own, given, operator, numbers[*site, "another", ran])
         top, _ = answers(own, given, operator, 0)
         prompts = given["pairs"].filter(operator=operator, **EVALUATED).sort("pair")
         number = "result" if row["position"] == "last" else row["position"]
@@ -147,7 +162,7 @@ def test_nothing_is_restored_if_another_number_loses_nothing(given: Tables, patc
     logits = {"answer_logit": 0.5, "mean_logit": 0.0}
     constants = [pl.lit(value, pl.Float32).alias(name) for name, value in logits.items()]
     equal = runs(patches, given["pairs"], "helix").with_columns(constants)
-    table = ask("helix_effects", restored_tables(given, patches, equal))
+    table = ask("helix_effects", restored_tables(given, patches, equal), study_numbers=SMALL)
     nulls = table.select("restored", "ci_low", "ci_high").null_count().row(0)
     assert nulls == (len(table),) * 3
     assert set(table["lost"]) == {0.0}
