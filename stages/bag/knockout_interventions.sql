@@ -45,24 +45,22 @@ with
         -- they have this heuristic by no criterion
         anti join heuristic_neurons using (operator, layer, neuron, heuristic)
     ),
-    drawn as (
-        select *, row_number() over (
-                partition by operator, criterion, heuristic, draw, layer
-                order by lot($knockout_seed, draw, operator, heuristic, layer, neuron), neuron
-            ) as place
+    drawn as (  -- keeps the drawn neurons alone in memory, which a window over all others does not
+        select operator, criterion, heuristic, neurons, draw, layer,
+            arg_min(neuron, lot($knockout_seed, draw, operator, heuristic, layer, neuron), wanted)
+                as units
         from others, (select unnest(range($control_draws)) as draw)
-        qualify place <= wanted
+        group by operator, criterion, heuristic, neurons, draw, layer
     ),
     silenced as (
         select operator, criterion, heuristic, neurons, 'heuristic' as arm, null as draw, layer,
             list(neuron order by neuron) as units
         from members group by all
         union all
-        select operator, criterion, heuristic, neurons, 'control', draw, layer,
-            list(neuron order by neuron)
-        from drawn group by operator, criterion, heuristic, neurons, draw, layer
+        select operator, criterion, heuristic, neurons, 'control', draw, layer, list_sort(units)
+        from drawn
         -- with fewer neurons it would not be a control
-        qualify sum(count(*)) over (partition by operator, criterion, heuristic, draw) = neurons
+        qualify sum(len(units)) over (partition by operator, criterion, heuristic, draw) = neurons
     ),
     patches as (
         select *, unnest(['zero', 'mean']) as replacement from silenced

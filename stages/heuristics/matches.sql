@@ -40,56 +40,52 @@
 with
     candidates as (
         select
-            scores.* exclude (chance_corrected),
+            scores.* exclude (subject, operator, chance_corrected),
             permutation_tests.chance_corrected, null_mean, z, p_value, p_family,
             draws,
             case side when 'top' then strength else -strength end >= $smallest_strength as strong
         from scores join permutation_tests using (operator, layer, neuron, heuristic, side)
+        where operator = $operator
     ),
-    tested as (select operator, count(*) as neurons from naming group by operator),
+    tested as (select count(*) as neurons from naming where operator = $operator),
     best as (
-        select operator, layer, neuron, min(p_family) as p_family
-        from candidates group by operator, layer, neuron
+        select layer, neuron, min(p_family) as p_family from candidates group by layer, neuron
     ),
     steps as (
-        select operator, p_family, 0 as neurons from candidates
-        union all select operator, p_family, 1 from best
+        select p_family, 0 as neurons from candidates
+        union all select p_family, 1 from best
     ),
     counted as (
-        select
-            operator, p_family,
-            sum(sum(neurons)) over (partition by operator order by p_family) as labelled
-        from steps group by operator, p_family
+        select p_family, sum(sum(neurons)) over (order by p_family) as labelled
+        from steps group by p_family
     ),
     controlled as (
         select
-            operator, p_family,
+            p_family,
             smaller(1, min(p_family * tested.neurons / labelled) over (
-                partition by operator order by p_family
-                rows between current row and unbounded following
+                order by p_family rows between current row and unbounded following
             )) as q_value
-        from counted join tested using (operator)
+        from counted cross join tested
     ),
     redundant as (
-        select distinct worse.operator, worse.layer, worse.neuron, worse.heuristic, worse.side
+        select distinct worse.layer, worse.neuron, worse.heuristic, worse.side
         from candidates as worse
-        join candidates as better using (operator, layer, neuron)
+        join candidates as better using (layer, neuron)
         join heuristic_overlaps as shared
-            on (shared.operator, shared.heuristic, shared.other)
-                = (worse.operator, worse.heuristic, better.heuristic)
+            on (shared.heuristic, shared.other) = (worse.heuristic, better.heuristic)
         where
-            worse.strong and better.strong and better.side = worse.side
+            shared.operator = $operator and worse.strong and better.strong and better.side = worse.side
             and better.p_family <= worse.p_family
             and (better.chance_corrected, worse.heuristic)
                 > (worse.chance_corrected, better.heuristic)
             and overlap >= $largest_overlap
     )
 select
-    $subject as subject, operator, layer, neuron, heuristic, kind, quantity, side,
+    $subject as subject, $operator as operator, layer, neuron, heuristic, kind, quantity, side,
     score, chance_score,
     chance_corrected, strength, null_mean, z, p_value, p_family, draws, q_value, strong,
     strong and redundant.heuristic is null as nonredundant
 from candidates
-join controlled using (operator, p_family)
-left join redundant using (operator, layer, neuron, heuristic, side)
-order by operator, layer, neuron, heuristic, side
+join controlled using (p_family)
+left join redundant using (layer, neuron, heuristic, side)
+order by layer, neuron, heuristic, side

@@ -1,16 +1,17 @@
-"""Running a stage of queries by a wrong name is an error of one sentence."""
+"""Stages of queries: what they write, and errors of one sentence."""
 
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 import yaml
 
-from stages.lib.core.tables import write_table
+from stages.lib.core.tables import read_table, write_table
 from tests.micro import ROOT
 
 
@@ -71,28 +72,50 @@ def test_a_stage_that_is_run_in_a_chapter_is_told_where_to_run():
         ("select y from cells", {}, 'Referenced column "y" not found'),
         ("select from", {}, "syntax error"),
         ("from nowhere", {}, "Table with name nowhere does not exist"),
+        # after more than one group of rows was written
+        ("select if(i = 299999, error('the last'), i) from range(300000) as t(i)", {}, "the last"),
         ("select 1", {"outs": ["data/corpus/other.parquet"]}, "no mine.parquet among its outs"),
     ],
 )
 def test_a_mistake_in_a_query_is_a_message(tmp_path: Path, text: str, more: dict, message: str):
     """Whoever adds a query makes these first."""
-    chapter = tmp_path / "stages/corpus"
+    done = run_query(tmp_path, text, pl.DataFrame({"x": [1]}), **more)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "data/corpus/mine.parquet").exists()
+
+
+def test_a_query_for_each_operator_writes_all_of_them(tmp_path: Path):
+    """Groups of rows are written as they are computed, with the bytes of all rows together."""
+    cells = pl.DataFrame({"operator": ["subtract", "add", "divide"] * 100_000, "x": range(300_000)})
+    text = "select $operator as name, x from cells where operator = $operator order by x"
+    done = run_query(tmp_path, text, cells)
+    assert (done.returncode, done.stderr) == (0, "")
+    expected = cells.sort("operator", "x").rename({"operator": "name"})
+    written = tmp_path / "data/corpus/mine.parquet"
+    assert read_table(written).equals(expected)
+    write_table(expected, tmp_path / "expected.parquet")
+    assert written.read_bytes() == (tmp_path / "expected.parquet").read_bytes()
+
+
+def run_query(
+    project: Path, text: str, cells: pl.DataFrame, **more: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a stage corpus/mine with this query and the table cells. more: keys of its entry."""
+    chapter = project / "stages/corpus"
     chapter.mkdir(parents=True)
-    (tmp_path / "params.yaml").write_text("default: abacus\n")
-    write_table(pl.DataFrame({"x": [1]}), tmp_path / "data/corpus/cells.parquet")
+    (project / "params.yaml").write_text("default: abacus\n")
+    write_table(cells, project / "data/corpus/cells.parquet")
     (chapter / "mine.sql").write_text(text)
     deps = ["data/corpus/cells.parquet", "stages/corpus/mine.sql"]
     stage = {"deps": deps, "outs": ["data/corpus/mine.parquet"], **more}
     (chapter / "dvc.yaml").write_text(yaml.safe_dump({"stages": {"mine": stage}}))
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-m", "stages.lib.sql.stage", "corpus/mine"],
-        cwd=tmp_path,
+        cwd=project,
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 1
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not (tmp_path / "data/corpus/mine.parquet").exists()

@@ -7,21 +7,25 @@ A query sees what the stage declares, and nothing else, so that the declared dep
 * a table for every file below data/ among the dependencies,
 * the tables of the queries before it,
 * $subject, and as $names the settings that the stage lists.
+A query with $operator, which is not a setting, runs once for each operator, in alphabetical order,
+so that memory holds the rows of one operator.
 """
 
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial, reduce
 from operator import getitem
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import yaml
+from polars.io.plugins import register_io_source
 
 from stages.lib.core.settings import read
-from stages.lib.core.tables import write_table
-from stages.lib.core.vocabulary import CHAPTERS
+from stages.lib.core.tables import ROWS, write_table
+from stages.lib.core.vocabulary import CHAPTERS, OPERATORS
 from stages.lib.sql.database import ERRORS, Database, QueryError, sentence
 from stages.lib.sql.files import files_of, table_of
 
@@ -55,16 +59,31 @@ def main(stage: str, subject: str | None = None) -> None:
 
 def _run(query: Path, files: dict[str, list[Path]], values: dict[str, Any], output: Path) -> None:
     """Write the rows of a query. files: the tables that it may read; values: of its $names."""
-    text = query.read_text(encoding="utf-8")
     database = Database(files, threads=1)  # with one thread, sums of floats are always the same
     try:
-        names = database.connection.extract_statements(text)[0].named_parameters
-        # `sql` reports a $name without a value
-        known = {name: values[name] for name in names if name in values}
-        rows = database.sql(text, **known).pl()
+        write_table(answer(database, query.read_text(encoding="utf-8"), values), output)
     except ERRORS as error:
         raise QueryError(f"{query}: {sentence(error)}") from None
-    write_table(rows, output)
+
+
+def answer(database: Database, query: str, values: Mapping[str, Any]) -> pl.LazyFrame:
+    """Return the rows of a query, which are computed as they are written, and only once.
+
+    values: of its $names, except $operator. A $name without a value is an error of DuckDB.
+    """
+    names = database.connection.extract_statements(query)[0].named_parameters
+    known = {name: values[name] for name in names if name in values}
+    operators = [{"operator": name} for name in sorted(OPERATORS)] if "operator" in names else [{}]
+    ask = partial(database.sql, query, **known)
+
+    def read(*_: object) -> Iterator[pl.DataFrame]:  # a LazyFrame may ask for less, but none does
+        for operator in operators:
+            try:
+                yield from map(pl.DataFrame, ask(**operator).to_arrow_reader(ROWS))
+            except OSError as error:  # Arrow's name for any error of a query that has begun
+                raise QueryError(str(error)) from None
+
+    return register_io_source(read, schema=ask(**operators[0]).limit(0).pl().schema)
 
 
 def _check_folder() -> None:
