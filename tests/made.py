@@ -32,6 +32,7 @@ SETTINGS: dict[str, Any] = {  # defaults of a query's parameters
     "top_heads": 2,
     "head_counts": [0, 1, 2, 4, 99],
     "random_circuits": 3,
+    "random_head_circuits": 3,
     "targets": [0.5, 0.9],
     "ranking": "logit_effect",
     "target": 0.9,
@@ -76,8 +77,9 @@ def ask(stage: str, given: Tables, **parameters: Any) -> pl.DataFrame:
         database = Database(files, threads=1)
         named = database.connection.extract_statements(query)[0].named_parameters
         values = {name: SETTINGS[name] for name in named & SETTINGS.keys()} | parameters
-        one = {"operator": "add"} if "operator" in named else {}
-        relation = database.sql(query, **{name: values[name] for name in named - one.keys()}, **one)
+        known = {name: values[name] for name in named if name in values}
+        operator = {"operator": "add"} if "operator" in named else {}
+        relation = database.sql(query, **known, **operator)
         types = zip(relation.columns, map(str, relation.types), strict=True)
         assert list(types) == [(name, kind) for name, (kind, _) in table.columns.items()]
         answer = stage_answer(database, query, values).collect()

@@ -92,7 +92,7 @@ SETTINGS: dict[str, Any] = {
     "probes": {"prompts": 300, "fewest_prompts": 20},
     "pairs": {"pairs_per_split": 10, "seeds": [0, 1]},
     "bootstrap": {"replicates": 50},
-    "head_circuits": {"head_counts": [0, 1, 2], "random_circuits": 2},
+    "head_circuits": {"head_counts": [0, 1, 2], "random_head_circuits": 2},
     "neuron_effects": {"neuron_replicates": 20},
     "attribution_agreement": {"ks": [5, 20]},
     "neuron_circuits": {"neurons_per_layer": [0, 8, 32], "random_circuits": 1},

@@ -38,7 +38,7 @@ with
             row_number() over (
                 partition by operator, seed order by lot(seed, operator, layer, head), layer, head
             )
-        from head_effects(), (select unnest(range($random_circuits)) as seed)
+        from head_effects(), (select unnest(range($random_head_circuits)) as seed)
     ),
     counts as (select distinct unnest($head_counts || [heads]) as size, heads as total from model),
     sizes as (select * from counts where size <= total),

@@ -34,7 +34,7 @@ class ComponentStability(Section):
 
 class HeadCircuits(Section):
     head_counts: Annotated[list[Natural], Field(min_length=1)]
-    random_circuits: Annotated[int, Field(ge=0, le=1000)]
+    random_head_circuits: Annotated[int, Field(ge=0, le=1000)]
 
 
 class SmallestCircuits(Section):

@@ -74,7 +74,8 @@ with
         join heuristic_overlaps as shared
             on (shared.heuristic, shared.other) = (worse.heuristic, better.heuristic)
         where
-            shared.operator = $operator and worse.strong and better.strong and better.side = worse.side
+            shared.operator = $operator
+            and worse.strong and better.strong and better.side = worse.side
             and better.p_family <= worse.p_family
             and (better.chance_corrected, worse.heuristic)
                 > (worse.chance_corrected, better.heuristic)

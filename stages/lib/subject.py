@@ -47,6 +47,7 @@ class Sizes(Section):
     pairs_per_template: dict[str, Natural] | None = None
     patched_neurons: Count | None = None
     sampled_neurons: Natural | None = None
+    random_head_circuits: Natural | None = None
     single_heads: bool | None = None
     single_units: bool | None = None
 

@@ -14,6 +14,7 @@ FORM = "a duration is hours and minutes, such as 5h, 90m or 1h30m, from 1m to 87
 DURATION = re.compile(r"(?:(\d{1,4})h)?(?:(\d{1,6})m)?")
 # The fewest that are still informative: 25 pairs of an operator, some neurons of a layer.
 FEWEST_PAIRS, FEWEST_NEURONS, FEWEST_SAMPLE, FEWEST_TEMPLATE = 5, 10, 20, 2
+FEWEST_CIRCUITS = 2  # random ones of each size, which have a spread
 LISTED = 3  # stages, or layers, that a sentence names
 SMALLEST_OPERAND = 9  # that largest_operand allows
 STEPS = 40  # halvings of the range between the fewest and the usual sizes
@@ -40,8 +41,8 @@ def seconds(text: str) -> float:
 
 
 def total(rows: list[CostRow]) -> float:
-    """Return the seconds that stages take on this machine, one after another."""
-    return sum(row.wall for row in rows)
+    """Return the seconds of stages on this machine, one after another, without extra ones."""
+    return sum(row.wall for row in rows if not row.extra)
 
 
 def by_stage(rows: list[CostRow]) -> dict[str, float]:
@@ -92,6 +93,9 @@ def between(costs: Costs, share: float, singles: Singles) -> Sizes:
         pairs_per_split=part(FEWEST_PAIRS, usual_pairs),
         patched_neurons=part(FEWEST_NEURONS, costs.patched(Sizes())),
         sampled_neurons=part(FEWEST_SAMPLE, costs.sampled(Sizes())),
+        random_head_circuits=part(
+            FEWEST_CIRCUITS, costs.params["head_circuits"]["random_head_circuits"]
+        ),
         pairs_per_template={
             task: part(FEWEST_TEMPLATE, count) for task, count in templates.items()
         },
@@ -111,6 +115,9 @@ def given_up(costs: Costs, sizes: Sizes) -> Iterator[str]:
     if sizes.pairs_per_split is not None:
         pairs = f"{sizes.pairs_per_split} of {usual}"
         yield f"pairs of prompts: {pairs} for each operator, split and seed"
+    if sizes.random_head_circuits is not None:
+        drawn = costs.params["head_circuits"]["random_head_circuits"]
+        yield f"random circuits of heads: {sizes.random_head_circuits} of {drawn} of each size"
     if sizes.pairs_per_template is not None:
         before = costs.per_template(Sizes())
         parts = [f"{task} {n} of {before[task]}" for task, n in sizes.pairs_per_template.items()]

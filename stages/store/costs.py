@@ -59,6 +59,7 @@ DICTIONARY = 1.2  # to make the terms of an operator's theories
 RUN = 5e-6  # the patch, measures and row of a run
 SINGLE = 8e-5  # a layer of a run on a pair of its own, which shares no pass
 READ = 2e-11  # a byte of the weights of layers that such a run reads
+GIVEN = 1.2e-7  # a byte of external values, which runs of theories read
 SCORED_MAP = 7.5e-4  # to write the rows of a map's scores
 SCORED_CELL = 1.5e-8  # to read a cell of a map
 OVERLAPS = 1e-5  # a cell of an operator
@@ -90,9 +91,11 @@ LIBRARIES, ARRAYS = 480 << 20, 194 << 20  # a process with torch, and one withou
 SMALL = 300 << 20  # a process that reads tables with DuckDB and Polars
 RUN_ROW, PREDICTION_ROW, ESTIMATE_ROW = 20, 6, 4  # a row on disk
 GROUPED = 25  # an attribution in the means of queries
-MATCH = 620  # a row of matches in the query that makes them
+MATCH = 640  # a row of matches in the query that makes them, one operator at a time
+LARGEST = 1.6  # matches of the operator that has most, relative to the mean
 PLANNED, LISTED = 500, 4000  # a prompt in the plan of a dump, and in lists of tokens
 TERMS = 80_000  # a cell in the terms of three theories
+EXTRA = "store/answer_accuracy"  # only the summary of the default model needs it
 # These depend on the results. The values are means over the models of this project.
 SCORED = 0.5  # share of neurons that match a heuristic and are ablated one by one: 0.33 to 0.66
 KNOCKED = 130  # heuristics per operator whose neurons are ablated together
@@ -111,7 +114,8 @@ class CostRow:
     cpu: seconds of one core; memory: bytes of one worker at its peak; disk: bytes of the outputs.
     workers: processes that share the work, except for `alone` of these seconds; varies: whether the
     count depends on results; guessed: whether the stage is not the project's own, so that its work
-    is only guessed.
+    is only guessed; extra: whether `make model` leaves it out, since the model's page does not need
+    it.
     """
 
     stages: tuple[str, ...]
@@ -124,6 +128,7 @@ class CostRow:
     alone: float = 0
     varies: bool = False
     guessed: bool = False
+    extra: bool = False
 
     @property
     def name(self) -> str:
@@ -244,6 +249,7 @@ class Costs:
         """Return the costs of every stage for a model in this section of params.yaml."""
         rows = list(self._store())
         if section == "subjects":
+            rows = [replace(row, extra=row.name == EXTRA) for row in rows]
             chapters = (
                 self._circuit, self._neurons, self._heuristics, self._bag, self._theories,
                 self._mediation,
@@ -277,7 +283,8 @@ class Costs:
         heads = self.depth * self.a.heads
         settings = self.params["head_circuits"]
         counts = {min(count, heads) for count in settings["head_counts"]} | {heads}
-        random = settings["random_circuits"]
+        own, usual = sizes.random_head_circuits, settings["random_head_circuits"]
+        random = usual if own is None else own
         drawn = len(counts) + (random - 1) * (len(counts) - 2) if random else 0
         return (3 * len(counts) + drawn + 3) * self.pairs(sizes)
 
@@ -654,13 +661,13 @@ class Costs:
         unshared = self.prompts.unshared
         cpu = self.operators * self.forward(sample, unshared)
         share = (4 * self._fitted_twice + 2) / 10  # of the fits that HELIX stands for
-        cpu += self.steps(STARTED) + self.steps(HELIX, share * levels * width)
+        cpu += self.steps(HELIX, share * levels * width)
         values = 18 * (3 * self.depth - 1) * pairs * width
         streams = 12 * sample * width * 8  # of a level, and copies
         level = 24 * values / (3 * self.depth - 1) + streams
         memory = level + min(HELD, self._in_pass(self.passes.prompts, unshared))
         row = self._model("theories/helix_fits", levels, "layers", cpu, memory)
-        yield CostRow(row.stages, row.count, row.counted, cpu, row.memory, 4 * values)
+        yield replace(row, disk=4 * values)
         yield self._runs("theories/helix_runs", self.helices(sizes), self._after() / 2)
         neurons = self.a.neurons
         maps = self.late * neurons * self.operators
@@ -668,13 +675,17 @@ class Costs:
         predicted = (self.theories(sizes) - clean) * self.late * neurons * 4
         fits = self.params["theory_fits"]
         cells = fits["train_cells"] + fits["held_out_cells"]
-        memory = ARRAYS + predicted + TERMS * cells + 512 * self.cells
+        threads = min(environment.workers(), self.operators)
+        memory = ARRAYS + predicted + threads * (TERMS * cells + 512 * self.cells)
         # the control has spectra of its own
         fitted = FITTED * self.kernels.fits * maps
         fitted += self.kernels.spectrum * self.whole_maps * self.late_share
-        cpu = self.steps(STARTED) + self.steps(DICTIONARY, self.operators) + fitted
-        yield CostRow(("theories/theory_fits",), maps, "maps", cpu, memory, predicted)
-        yield self._runs("theories/theory_runs", self.theories(sizes), self.late / self.depth)
+        alone = self.steps(STARTED)
+        cpu = alone + self.steps(DICTIONARY, self.operators) + fitted
+        row = CostRow(("theories/theory_fits",), maps, "maps", cpu, memory, predicted)
+        yield replace(row, workers=threads, alone=alone)
+        each = RUN + GIVEN * 4 * self.late * neurons
+        yield self._runs("theories/theory_runs", self.theories(sizes), self.late / self.depth, each)
 
     def _mediation(self, sizes: Sizes) -> Iterator[CostRow]:
         pairs = self.mediation_pairs(sizes)
@@ -720,5 +731,6 @@ class Costs:
         cpu = self.steps(STARTED, len(stages)) + self.steps(ROW, rows)
         matches = shown * self.matches
         cpu += self.steps(AVERAGED, estimates) + self.steps(MATCHED, matches)
-        memory = LIBRARIES + max(200 * rows + GROUPED * estimates, MATCH * matches)
+        together = min(1, LARGEST / self.operators) * matches
+        memory = LIBRARIES + max(200 * rows + GROUPED * estimates, MATCH * together)
         return CostRow(stages, len(stages), "queries", cpu, memory, 4 * rows)

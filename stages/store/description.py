@@ -475,11 +475,15 @@ def _budget(costs: Costs, section: str, sizes: Sizes, allowed: float | None) -> 
 def _table(rows: list[CostRow]) -> Iterator[str]:
     """Yield the costs of each stage, and those of all."""
     yield f"\n{'stage':36}{'counted':>28}{'time':>10}{'CPU':>10}{'memory':>10}{'disk':>10}"
-    yield from map(_row, rows)
-    most = max(row.memory for row in rows)
-    disk = sum(row.disk for row in rows)
-    cpu = sum(row.cpu for row in rows)
+    counted = [row for row in rows if not row.extra]
+    yield from map(_row, counted)
+    most = max(row.memory for row in counted)
+    disk = sum(row.disk for row in counted)
+    cpu = sum(row.cpu for row in counted)
     yield _columns("total", "", budget.total(rows), cpu, most, disk)
+    for row in rows:
+        if row.extra:
+            yield f"{_row(row)}  not in the total: only `make study` runs it"
     if any(row.varies for row in rows):
         yield "\n≈ about: the count depends on how many neurons match a heuristic"
     guessed = [row.name for row in rows if row.guessed]

@@ -49,14 +49,15 @@ Table helix_fits: how well functions of a number predict the residual stream
 
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, repeat
 
 import numpy as np
 import polars as pl
 
-from stages.lib.core import progress
+from stages.lib.core import environment, progress
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
 from stages.lib.executor import external_values
@@ -188,12 +189,13 @@ class OperatorFits:
     settings: Helix
     rows: list[tuple] = field(default_factory=list)
 
-    def fit_level(self, level: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    def fit_level(self, level: int) -> list[tuple[str, np.ndarray, np.ndarray]]:
         """Fit the residual stream that enters one layer, and add the rows.
 
-        Yields each theory's predictions for the prompts to be patched: a name, the pair numbers
+        Returns each theory's predictions for the prompts to be patched: a name, the pair numbers
         (patched,) and the vectors (patched, width).
         """
+        all_predictions = []
         sample, study = len(self.prompts.training), self.settings.study_numbers
         for site in SITES:
             numbers = self.prompts.numbers[site.quantity]
@@ -205,7 +207,9 @@ class OperatorFits:
                 self.rows.extend((*keys, *row) for row in rows)
                 pairs = self.prompts.pairs[numbers[sample:] < (below or np.inf)]
                 for theory, predicted in predictions:
-                    yield f"{theory} {site.position} {level}{suffix}", pairs, predicted
+                    name = f"{theory} {site.position} {level}{suffix}"
+                    all_predictions.append((name, pairs, predicted))
+        return all_predictions
 
     def _fit(
         self, level: int, site: Site, below: int | None
@@ -231,14 +235,18 @@ def _predictions(
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Fit level by level; yield named predictions (pairs, width), 0 where a pair has none.
 
-    Only one level is in memory at a time: all levels of a deep model take gigabytes.
+    Only one level is in memory at a time: all levels of a deep model take gigabytes. Threads fit
+    the operators.
     """
     levels = fits[0].streams.shape[0]
-    with progress.bar(total=len(fits) * levels, desc=title, unit="layer") as bar:
+    with (
+        progress.bar(total=len(fits) * levels, desc=title, unit="layer") as bar,
+        ThreadPoolExecutor(environment.workers()) as threads,
+    ):
         for level in range(levels):
             arrays: dict[str, np.ndarray] = {}
-            for fit in fits:
-                for name, fitted_pairs, predicted in fit.fit_level(level):
+            for predictions in threads.map(OperatorFits.fit_level, fits, repeat(level)):
+                for name, fitted_pairs, predicted in predictions:
                     empty = np.zeros((len(pairs), predicted.shape[1]))
                     array = arrays.setdefault(name, empty)
                     array[np.searchsorted(pairs, fitted_pairs)] = predicted

@@ -76,10 +76,12 @@ Table theory_fits: the share of the late neurons' variance that theories explain
 
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import product
+from functools import lru_cache, partial
+from itertools import chain, product, repeat
 from pathlib import Path
+from threading import get_ident
 from typing import NamedTuple
 
 import numpy as np
@@ -88,7 +90,7 @@ import polars as pl
 from stages.heuristics.fourier.frequencies import FrequencyPairs
 from stages.heuristics.fourier.spectrum import spectrum
 from stages.heuristics.settings import Spectra
-from stages.lib.core import progress
+from stages.lib.core import environment, progress
 from stages.lib.core.hdf5_store import LayerStore, widen
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table, write_table
@@ -191,20 +193,30 @@ def main(name: str) -> None:
     first, layers = late_layers.select("first_layer", "layers").row(0)
     if first is None:
         first = layers // 2
-    rows: list[tuple] = []
+    stores = subject.activation_stores()
+    neurons = stores[0].axes["neuron"]
+    late = [layer for layer in stores[0].layers if layer >= first]
     values: dict[str, np.ndarray] = {}
-    for store in subject.activation_stores():
-        operator, neurons = store.attributes["operator"], store.axes["neuron"]
-        late = [layer for layer in store.layers if layer >= first]
-        prompts = pairs.filter(operator=operator)
-        theories = NeuronTheories(subject, store, late, prompts, settings)
-        own = (pairs["operator"] == operator).to_numpy()
-        title = f"theories {name} {operator}"
-        with progress.bar(total=len(late) * neurons, desc=title, unit="neuron") as bar:
-            for key, block, predicted in _predictions(theories, late, bar):
-                empty = np.zeros((len(pairs), neurons), np.float32)
-                values.setdefault(key, empty)[own, block] = predicted.T
-        rows += [(name, operator, *row) for row in theories.tally.rows()]
+
+    def relabel(store: LayerStore, bar: progress.Bar) -> Relabelled:
+        return Relabelled.draw(store, late, settings, bar)
+
+    def fit(store: LayerStore, relabelled: Relabelled, bar: progress.Bar) -> list[tuple]:
+        """Fit an operator's neurons, add their predictions to `values`, and return their rows."""
+        operator = store.attributes["operator"]
+        prompts, own = pairs.filter(operator=operator), (pairs["operator"] == operator).to_numpy()
+        theories = NeuronTheories(subject, store, late, prompts, settings, relabelled)
+        for key, block, predicted in _predictions(theories, late, bar):
+            empty = np.zeros((len(pairs), neurons), np.float32)
+            values.setdefault(key, empty)[own, block] = predicted.T
+        return [(name, operator, *row) for row in theories.tally.rows()]
+
+    open_bar = partial(progress.bar, total=len(stores) * len(late) * neurons, unit="neuron")
+    with ThreadPoolExecutor(environment.workers()) as threads:
+        with open_bar(desc=f"relabelled spectra {name}") as bar:
+            relabelled = list(threads.map(relabel, stores, repeat(bar)))
+        with open_bar(desc=f"theories {name}") as bar:
+            rows = list(chain.from_iterable(threads.map(fit, stores, relabelled, repeat(bar))))
     shares = pl.col("value", "ci_low", "ci_high", "relabelled", "bits")
     frame = pl.DataFrame(rows, schema=SCHEMA, orient="row")
     rounded = frame.with_columns(shares.round(DIGITS).round_sig_figs(DIGITS))
@@ -222,7 +234,7 @@ def _predictions(
         for block in theories.blocks():
             for theory, predicted in theories.predictions(layer, block):
                 yield f"{theory} {layer}", block, predicted
-            bar.update(block.stop - block.start)
+            bar.update(block.stop - block.start, worker=get_ident())
 
 
 class FittedTheory(NamedTuple):
@@ -256,13 +268,41 @@ class Dictionary(NamedTuple):
         return cls(scaled, scaled[:, :training] @ scaled[:, :training].T)
 
 
+class Relabelled(NamedTuple):
+    """The maps of an operator's late neurons with relabelled operands.
+
+    rows, columns: the row and column of the grid that each row and column of a relabelled map has
+    spectra: the strongest Fourier components of each relabelled map, as in `spectra`
+    """
+
+    rows: np.ndarray
+    columns: np.ndarray
+    spectra: pl.DataFrame
+
+    @classmethod
+    def draw(
+        cls, store: LayerStore, late: list[int], settings: TheoryFits, bar: progress.Bar
+    ) -> "Relabelled":
+        """Draw a permutation of the rows and one of the columns, and find the components."""
+        generator = np.random.default_rng(settings.fit_seed)
+        rows, columns = (generator.permutation(store.axes[axis]) for axis in ("op1", "op2"))
+        pairs, shown = FrequencyPairs.from_shape((len(rows), len(columns))), load(Spectra)
+        none = np.zeros((0, *pairs.shape), np.float32)
+        frames, step = [spectrum(none, pairs, shown.components)], shown.neurons_at_once
+        for layer, first in product(late, range(0, store.axes["neuron"], step)):
+            maps = store.read(layer, slice(first, first + step), slice(None))
+            relabelled = widen(maps)[:, rows[:, None], columns]
+            frames.append(spectrum(relabelled, pairs, shown.components))
+            bar.update(len(maps), worker=get_ident())
+        return cls(rows, columns, pl.concat(frames))
+
+
 class NeuronTheories:
     """Every theory of one operator's late neurons.
 
     controlled: numbers of terms of which predictions yields the control; None for named theories
     dictionaries: theory -> its terms
     control_dictionaries: theory -> the terms of its control
-    relabelled: a random permutation of the rows of the grid, and one of its columns
     """
 
     def __init__(
@@ -272,6 +312,7 @@ class NeuronTheories:
         late: list[int],
         prompts: pl.DataFrame,
         settings: TheoryFits,
+        relabelled: Relabelled,
     ):
         """store: the operator's activations; late: layers; prompts: evaluation prompts."""
         operator, results = store.attributes["operator"], store.columns["result"]
@@ -288,16 +329,13 @@ class NeuronTheories:
         spectra = subject.table("heuristics/spectra.parquet")
         spectra = spectra.filter(pl.col("layer").is_in(late), operator=operator)
         op1, op2, training = self.cells.op1, self.cells.op2, self.cells.training
-        generator = np.random.default_rng(settings.fit_seed)
-        self.relabelled = [generator.permutation(side) for side in results.shape]
-        title = f"relabelled spectra {subject.name} {operator}"
-        control_spectra = self._relabelled_spectra(late, title)
+        self.relabelled = relabelled
         raw = {
             "bag": atoms.bag(database, catalogue, operator, self.cells.order),
             "helix": atoms.helices(self.cells.numbers(), load(Helix).periods),
             "waves": atoms.waves(spectra, results.shape, settings.waves, op1, op2),
         }
-        control_waves = atoms.waves(control_spectra, results.shape, settings.waves, op1, op2)
+        control_waves = atoms.waves(relabelled.spectra, results.shape, settings.waves, op1, op2)
         self.dictionaries = {name: Dictionary.scale(raw[name], training) for name in raw}
         self.control_dictionaries = self.dictionaries | {
             "waves": Dictionary.scale(control_waves, training)
@@ -313,20 +351,6 @@ class NeuronTheories:
         pairs = len(FrequencyPairs.from_shape(results.shape).frequencies)
         lengths = list(self._lengths(late, components, pairs))
         self.tally = Tally(lengths, self.cells.held_out, settings)
-
-    def _relabelled_spectra(self, late: list[int], title: str) -> pl.DataFrame:
-        """Return the strongest components of each relabelled map, as `spectrum` does."""
-        rows, columns = self.relabelled
-        pairs, settings = FrequencyPairs.from_shape((len(rows), len(columns))), load(Spectra)
-        none = np.zeros((0, *pairs.shape), np.float32)
-        frames, step = [spectrum(none, pairs, settings.components)], settings.neurons_at_once
-        with progress.bar(total=len(late) * self.neurons, desc=title, unit="neuron") as bar:
-            for layer, first in product(late, range(0, self.neurons, step)):
-                maps = self.store.read(layer, slice(first, first + step), slice(None))
-                bar.update(len(maps))
-                relabelled = widen(maps)[:, rows[:, None], columns]
-                frames.append(spectrum(relabelled, pairs, settings.components))
-        return pl.concat(frames)
 
     def _lengths(self, late: list[int], components: int, pairs: int) -> Iterator[Length]:
         """Yield the description length of each theory with each budget.
@@ -389,7 +413,7 @@ class NeuronTheories:
         maps: (neurons, op1, op2) activations
         """
         cells, training = self.cells, self.cells.training
-        rows, columns = self.relabelled
+        rows, columns, _ = self.relabelled
         labels = {
             "": (cells.op1, cells.op2),
             "relabelled": (rows[cells.op1], columns[cells.op2]),

@@ -404,6 +404,10 @@ def test_the_shipped_settings_are_allowed():
             ["sizes.abacus.sampled_neurons", "-1", "greater than or equal to 0"],
         ),
         (
+            {"sizes": {"abacus": {"random_head_circuits": -1}}},
+            ["sizes.abacus.random_head_circuits", "-1", "greater than or equal to 0"],
+        ),
+        (
             {"neuron_interventions": {"sampled_neurons": -1}},
             ["neuron_interventions.sampled_neurons", "-1", "greater than or equal to 0"],
         ),

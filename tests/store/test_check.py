@@ -27,7 +27,7 @@ from stages.store.costs import DRAWS, SCORED, CostRow, Costs
 from stages.store.declared_stages import REPEATED_OVER
 from stages.store.kernels import KernelTimes
 from stages.store.rates import Rates, layer_products
-from tests import families, vocabularies
+from tests import declared, families, vocabularies
 from tests.conftest import bag_in, random_model, run_in
 from tests.hub import COMMIT
 from tests.lib.test_model import own_tokenizer
@@ -234,6 +234,26 @@ def test_every_stage_of_a_model_has_its_costs(project: Path, section: str):
     assert not any(row.guessed for row in rows)
 
 
+def test_the_total_is_of_the_stages_that_make_model_runs(project: Path):
+    """`make model` builds a page, and so whatever that needs."""
+    makers = {path: stage for stage in declared.STAGES for path in declared.written(stage)}
+    needed, new = set(), {"report/report_data"}
+    while new:
+        needed |= new
+        paths = [path for stage in new for path in declared.read(stage)]
+        new = {stage for written, stage in makers.items() if _holds_any(written, paths)} - needed
+    rows = costs_of(mine()).rows(Sizes())
+    extra = {stage for row in rows if row.extra for stage in row.stages}
+    assert extra == {stage for row in rows for stage in row.stages} - needed
+    counted = [row for row in rows if not row.extra]
+    assert budget.total(rows) == pytest.approx(sum(row.wall for row in counted))
+
+
+def _holds_any(written: str, paths: list[str]) -> bool:
+    """Return whether one of the paths is what a stage wrote, or in a folder that it wrote."""
+    return any(f"{path}/".startswith(f"{written}/") for path in paths)
+
+
 def test_a_new_model_is_in_the_sections_over_which_stages_are_repeated(project: Path):
     """What costs.py takes for granted is what params.yaml says of a model that is added."""
     add.main(["mine", "models/mine"])
@@ -358,7 +378,7 @@ def test_sizes_fill_a_budget_and_what_they_give_up_is_said(project: Path):
     for allowed in (1.1 * least, (least + whole) / 2):
         sizes = budget.fitted(large, "subjects", allowed)
         assert 0.7 * allowed < budget.total(large.rows(sizes)) <= allowed
-        neurons, pairs, templates, *singles = budget.given_up(large, sizes)
+        neurons, pairs, circuits, templates, *singles = budget.given_up(large, sizes)
         largest = f"the {sizes.patched_neurons:,} of largest attribution"
         random = f"{sizes.sampled_neurons} random ones"
         assert neurons == f"neurons patched: {largest} and {random} of 16,384 of a layer"
@@ -367,6 +387,8 @@ def test_sizes_fill_a_budget_and_what_they_give_up_is_said(project: Path):
             pairs
             == f"pairs of prompts: {sizes.pairs_per_split} of 50 for each operator, split and seed"
         )
+        drawn = f"{sizes.random_head_circuits} of 10 of each size"
+        assert circuits == f"random circuits of heads: {drawn}"
         assert f"arithmetic {sizes.pairs_per_template['arithmetic']} of 50" in templates
     shortest = re.search(r"give --budget (\w+) or more", budget.refusal(large, "subjects", "1h"))[1]
     assert budget.fitted(large, "subjects", budget.seconds(shortest)) is not None

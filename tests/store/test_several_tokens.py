@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from stages.heuristics import catalogue, scores, spectra
 from stages.lib import ask
-from stages.lib.core import hdf5_store
+from stages.lib.core import hdf5_store, progress
 from stages.lib.core.settings import load
 from stages.lib.core.tables import write_table
 from stages.lib.executor import runs
@@ -493,7 +493,8 @@ def _theories(subject: Subject) -> None:
         assert part["value"].is_null().all() == (not known)
     settings, store = load(TheoryFits), store_of(subject, operator)
     pairs = subject.table("circuit/pairs.parquet").filter(operator=operator)
-    theorists = theory_fits.NeuronTheories(subject, store, [1], pairs, settings)
+    relabelled = theory_fits.Relabelled.draw(store, [1], settings, progress.bar())
+    theorists = theory_fits.NeuronTheories(subject, store, [1], pairs, settings, relabelled)
     cells = theorists.cells
     late = subject.table("heuristics/spectra.parquet").filter(operator=operator, layer=1)
     shape = store.columns["result"].shape
