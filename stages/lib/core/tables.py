@@ -22,7 +22,6 @@ SEAL = struct.Struct("<8sII")
 MARK = b"\0CRC-32\0"
 END = struct.Struct("<I4s")  # ends every Parquet file: the length of its footer, and PARQUET
 PARQUET = b"PAR1"
-ROWS = 1 << 17  # rows of a group, which are written together
 AT_ONCE = 1 << 20  # bytes read at once
 LONGEST = 1 << 22  # bytes of a footer at most
 
@@ -31,13 +30,13 @@ class TableError(RuntimeError):
     """A table whose file is damaged."""
 
 
-def write_table(frame: pl.DataFrame | pl.LazyFrame, path: Path, shared: bool = False) -> None:
-    """Write a sealed file, complete or not at all. Few rows of a LazyFrame are in memory at once.
+def write_table(frame: pl.DataFrame, path: Path, shared: bool = False) -> None:
+    """Write a sealed file, complete or not at all.
 
     shared: several processes may write it at once (see files.replacing).
     """
     with replacing(path, shared) as partial:
-        frame.lazy().sink_parquet(partial, row_group_size=ROWS)
+        frame.write_parquet(partial)
         seal(partial)
 
 

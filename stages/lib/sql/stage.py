@@ -23,12 +23,14 @@ import polars as pl
 import yaml
 from polars.io.plugins import register_io_source
 
+from stages.lib.core.files import replacing
 from stages.lib.core.settings import read
-from stages.lib.core.tables import ROWS, write_table
+from stages.lib.core.tables import seal
 from stages.lib.core.vocabulary import CHAPTERS, OPERATORS
 from stages.lib.sql.database import ERRORS, Database, QueryError, sentence
 from stages.lib.sql.files import files_of, table_of
 
+ROWS = 1 << 17  # that are computed and written together
 # the C parser, where it is installed, takes a fifteenth of the time
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -61,7 +63,10 @@ def _run(query: Path, files: dict[str, list[Path]], values: dict[str, Any], outp
     """Write the rows of a query. files: the tables that it may read; values: of its $names."""
     database = Database(files, threads=1)  # with one thread, sums of floats are always the same
     try:
-        write_table(answer(database, query.read_text(encoding="utf-8"), values), output)
+        rows = answer(database, query.read_text(encoding="utf-8"), values)
+        with replacing(output) as partial:  # the bytes that `write_table` writes
+            rows.sink_parquet(partial, row_group_size=ROWS)
+            seal(partial)
     except ERRORS as error:
         raise QueryError(f"{query}: {sentence(error)}") from None
 
