@@ -64,7 +64,7 @@ def _run(query: Path, files: dict[str, list[Path]], values: dict[str, Any], outp
     database = Database(files, threads=1)  # with one thread, sums of floats are always the same
     try:
         rows = answer(database, query.read_text(encoding="utf-8"), values)
-        with replacing(output) as partial:  # the bytes that `write_table` writes
+        with replacing(output) as partial:
             rows.sink_parquet(partial, row_group_size=ROWS)
             seal(partial)
     except ERRORS as error:
