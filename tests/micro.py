@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[1]
 # File of settings -> its sections.
 FILES = {file.relative_to(ROOT): yaml.safe_load(file.read_text()) for file in files(ROOT)}
 SHIPPED = {section: values for sections in FILES.values() for section, values in sections.items()}
+TEMPLATES = SHIPPED["tasks"]
 HALFWAY = "abacus-step-00100"
 TUNED = "abacus-three-operands"
 LATER = dict.fromkeys(
@@ -28,7 +29,13 @@ NO_POINTS = dict.fromkeys(f"abacus-step-{step:05}" for step in (250, 500, 1000, 
 SETTINGS: dict[str, Any] = {
     "cells": {"largest_operand": 19, "largest_answer": 99},
     "facts": {"countries": 4, "people": 5, "things": 4, "languages": 3, "kinds": 2},
-    "tasks": {"largest_word_number": 19, "largest_operand_of_three": 5, "evaluation_prompts": 60},
+    "tasks": {
+        "arithmetic": [TEMPLATES["arithmetic"][0], TEMPLATES["arithmetic"][-1]],
+        "retrieval": TEMPLATES["retrieval"][:1],
+        "largest_word_number": 19,
+        "largest_operand_of_three": 5,
+        "evaluation_prompts": 60,
+    },
     "train": {
         "abacus": {
             "model": {"layers": 2, "width": 32, "neurons": 64, "heads": 2, "positions": 64},

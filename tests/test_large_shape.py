@@ -23,6 +23,7 @@ from tests.micro import ROOT, SETTINGS, SHIPPED, changed, write_settings
 
 LAYERS, NEURONS, VOCABULARY = 12, 24, 50_000
 OPERATORS = ["add", "subtract"]
+RANDOM_HEAD_CIRCUITS = 3  # of each size; other models of these tests have 2
 
 
 def words() -> str:
@@ -71,6 +72,7 @@ def deep_project(micro_copy: Path) -> Path:
     entry = yaml.safe_load((ROOT / "examples/qwen/entry.yaml").read_text())
     sizes = entry.pop("sizes") | {
         "patched_neurons": 6,
+        "random_head_circuits": RANDOM_HEAD_CIRCUITS,
         "sampled_neurons": 4,
         "pairs_per_split": 4,
         "pairs_per_template": dict.fromkeys(TASKS, 1),
@@ -116,6 +118,7 @@ def test_a_model_of_real_shape_goes_through_every_chapter(deep_project: Path):
     check_that_tables_have_rows(tables)
     late = pl.read_parquet(tables / "circuit/late_layers.parquet")
     assert late["layers"].item() == LAYERS
+    check_that_its_own_number_of_circuits_is_drawn(tables / "circuit")
     check_that_attribution_chose_what_was_patched(tables / "neurons")
     check_that_nothing_was_held_out(tables)
     check_that_every_task_has_pairs(tables / "mediation")
@@ -146,6 +149,13 @@ def check_that_claims_were_tested(table: Path) -> None:
     tested = claims.filter(pl.col("verdict") != "not testable here")
     assert {*tested["verdict"]} == {"reproduced", "not reproduced"}
     assert {*OPERATORS} < {*tested["operator"]}
+
+
+def check_that_its_own_number_of_circuits_is_drawn(tables: Path) -> None:
+    interventions = pl.read_parquet(tables / "head_circuit_interventions.parquet")
+    operators = interventions.filter(circuit="random").group_by("operator")
+    drawn = dict(operators.agg(pl.col("seed").n_unique()).iter_rows())
+    assert drawn == dict.fromkeys(OPERATORS, RANDOM_HEAD_CIRCUITS)
 
 
 def check_that_attribution_chose_what_was_patched(tables: Path) -> None:
