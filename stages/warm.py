@@ -114,12 +114,7 @@ if status[0] > 128:
 sys.exit(status[0])
 """
 
-DVC = """import gc, sys
-gc.set_threshold(50_000, 10, 10)
-del sys.argv[0]  # "-c"; DVC notes the others in its locks
-from dvc.cli import main
-sys.exit(main(sys.argv[1:]))
-"""
+QUICK_DVC = Path(__file__).parent / "lib/console/quick_dvc.py"
 
 Request = tuple[list[str], dict[bytes, bytes]]  # the command line of a stage, and its environment
 
@@ -158,13 +153,10 @@ def main() -> None:
 
 
 def _command(arguments: list[str]) -> list[str]:
-    """Return the command line, in which the DVC of this environment collects garbage less often.
-
-    It reads and writes a lock after every stage, and otherwise spends a tenth of that collecting.
-    """
+    """Return the command line, in which the DVC of this environment takes less time for locks."""
     own = Path(sys.executable).parent / "dvc"
     if arguments[0] == "dvc" and shutil.which("dvc") == str(own):
-        return [sys.executable, "-Pc", DVC, str(own), *arguments[1:]]
+        return [sys.executable, "-P", str(QUICK_DVC), *arguments[1:]]
     return arguments
 
 

@@ -25,6 +25,7 @@ NO_STAGE = (
     ROOT / "stages/theories/kernel_times.py",  # for `bag check`, which starts it as a program
     ROOT / "stages/warm.py",
     ROOT / "stages/lib/console/branches.py",
+    ROOT / "stages/lib/console/quick_dvc.py",  # for stages/warm.py, which starts it as a program
     ROOT / "stages/lib/console/pipeline.py",  # for stages/warm.py
     ROOT / "stages/lib/console/remote.py",
     ROOT / "stages/lib/console/starter.py",

@@ -57,15 +57,6 @@ def save_model(folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def forget_other_models(project: Path) -> None:
-    """Keep only shared stages in the locks. DVC rewrites a chapter's lock after each stage."""
-    for lock in project.rglob("dvc.lock"):
-        whole = yaml.load(lock.read_text(), yaml.CSafeLoader)
-        stages = whole["stages"]
-        whole["stages"] = {name: stages[name] for name in stages if "@" not in name}
-        lock.write_text(yaml.safe_dump(whole, sort_keys=False))
-
-
 @pytest.fixture
 def deep_project(micro_copy: Path) -> Path:
     """The micro project after `make model` took this model through every chapter."""
@@ -93,7 +84,6 @@ def deep_project(micro_copy: Path) -> Path:
     }
     write_settings(micro_copy, changed(settings))
     save_model(micro_copy / "models/deep")
-    forget_other_models(micro_copy)
     run_in(micro_copy, *MAKE, "model", "NAME=deep")
     return micro_copy
 

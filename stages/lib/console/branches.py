@@ -121,6 +121,9 @@ def _default(settings: dict) -> list[Phase]:
                 *targets("circuit", "circuit_figures"),
                 *targets("neurons", "neuron_figures", "vote_figures"),
                 *targets("mediation", "mediation_effects"),
+                *targets("theories", "helix_fits"),
+                *targets("claims", "fault_scores"),
+                *targets("store", "figures", "task_accuracy"),
             ],
         ],
     )
@@ -133,6 +136,7 @@ def _default(settings: dict) -> list[Phase]:
         [
             targets("bag", "causal_figures", "steering"),
             [
+                _target("heuristics", "calibration_figure"),
                 *targets("heuristics", "heuristic_figures", "discovered_figure", "label_votes"),
                 *targets("theories", "theory_figures"),
                 *targets("mediation", "mediation_figures"),
