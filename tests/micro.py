@@ -36,6 +36,7 @@ SETTINGS: dict[str, Any] = {
         "largest_operand_of_three": 5,
         "evaluation_prompts": 60,
     },
+    "real_tasks": {"evaluation_prompts": 60},
     "train": {
         "abacus": {
             "model": {"layers": 2, "width": 32, "neurons": 64, "heads": 2, "positions": 64},

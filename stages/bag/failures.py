@@ -42,6 +42,7 @@ from stages.lib.sql.database import Database
 from stages.lib.subject import Subject
 
 KEYS = ["operator", "op1", "op2", "criterion"]
+AT_ONCE = 50  # heuristics whose cells a query returns, as Python objects
 CELLS = """
     select op1, op2, correct, predicted, if(correct is null, null, result) as answer
     from cells left join predictions using (operator, op1, op2)
@@ -113,7 +114,6 @@ class OperatorBag:
         activations: LayerStore,
         value_logits: LayerStore,
     ):
-        self.database, self.catalogue = database, catalogue
         self.activations, self.value_logits = activations, value_logits
         self.operator: str = activations.attributes["operator"]
         self.cells = database.sql(CELLS, operator=self.operator).pl()
@@ -122,9 +122,17 @@ class OperatorBag:
         height, width = activations.axes["op1"], activations.axes["op2"]
         # where each cell is in a neuron's flattened map of the operand grid
         self.locations = np.minimum(op1, height - 1) * width + np.minimum(op2, width - 1)
-        self.numbers = answer_tokens.numbers(activations)
         self.answers = answer_tokens.logit_numbers(activations, answers)
         self.neurons = database.sql(NEURONS, operator=self.operator).pl()
+        # neurons called are scored, too
+        names = sorted(set(self.neurons["threshold"].explode()))
+        self.row = dict(zip(names, range(len(names)), strict=True))
+        self.satisfied = np.zeros((len(names), len(self.cells)), bool)
+        heuristics = listed(catalogue, self.operator, names)
+        numbers = answer_tokens.numbers(activations)
+        for first in range(0, len(names), AT_ONCE):
+            some = slice(first, first + AT_ONCE)
+            self.satisfied[some] = members(database, self.operator, heuristics[some], numbers)
 
     def rows(self, neurons_at_once: int, title: str) -> pl.DataFrame:
         """Return the operator's rows; neurons_at_once: maps that are in memory together."""
@@ -141,10 +149,6 @@ class OperatorBag:
 
     def _add(self, layer: int, block: slice, neurons: pl.DataFrame, sums: dict[str, Sums]) -> None:
         """Add the neurons of one block, each to every criterion by which it has heuristics."""
-        names = sorted(set(neurons["threshold"].explode()))  # neurons called are scored, too
-        row = dict(zip(names, range(len(names)), strict=True))
-        heuristics = listed(self.catalogue, self.operator, names)
-        satisfied = members(self.database, self.operator, heuristics, self.numbers)
         maps = widen(self.activations.read(layer, block, slice(None)))
         maps = maps.reshape(len(maps), -1)
         logits = self.value_logits.read(layer, block, slice(None))
@@ -155,7 +159,8 @@ class OperatorBag:
             prediction = values * own_logits[self.predicted]
             for criterion, own in zip(CRITERIA, heuristics_of, strict=True):
                 if own:
-                    associated = np.logical_or.reduce(satisfied[[row[name] for name in own]])
+                    rows = [self.row[name] for name in own]
+                    associated = np.logical_or.reduce(self.satisfied[rows])
                     sums[criterion].add(associated, answer, prediction)
 
     def _frame(self, criterion: str, sums: Sums) -> pl.DataFrame:

@@ -50,7 +50,7 @@ def main() -> None:
     write_table(facts, Path("data/corpus/real_facts.parquet"))
     cells = read_table("data/corpus/cells.parquet")
     small = cells.filter(pl.max_horizontal("op1", "op2") <= real.largest_operand)
-    prompts = real_prompts(settings, real.examples, small, facts)
+    prompts = real_prompts(settings, real, small, facts)
     numbered = evaluation.table(prompts, first=settings.evaluation_prompts)
     write_table(numbered, Path("data/corpus/real_tasks.parquet"))
 
@@ -74,18 +74,16 @@ def real_facts(path: Path) -> pl.DataFrame:
 
 def real_prompts(
     settings: Tasks,
-    examples: int,
+    real: RealTasks,
     cells: pl.DataFrame,
     facts: pl.DataFrame,
 ) -> dict[str, list[Prompt]]:
-    """Return prompts of each task, each prompt once.
-
-    examples: number of solved examples before each sum.
-    """
-    shots = settings.model_copy(update={"shots": [0.0] * examples + [1.0]})
-    corpus = Corpus(shots, cells, facts, evaluation.evenly(cells), split=None)
-    prompts = evaluation.drawn(corpus, shots)
-    prompts["three_operands"] = _after_examples(prompts["three_operands"], examples)
+    """Return prompts of each task, each prompt once. All sums follow solved examples."""
+    count, shots = real.evaluation_prompts, [0.0] * real.examples + [1.0]
+    own = settings.model_copy(update={"shots": shots, "evaluation_prompts": count})
+    corpus = Corpus(own, cells, facts, evaluation.evenly(cells), split=None)
+    prompts = evaluation.drawn(corpus, own)
+    prompts["three_operands"] = _after_examples(prompts["three_operands"], real.examples)
     return {task: _once(drawn) for task, drawn in prompts.items()}
 
 

@@ -83,3 +83,4 @@ class Tasks(Section):
 class RealTasks(Section):
     largest_operand: Annotated[int, Field(ge=9, le=999)]
     examples: Annotated[int, Field(ge=0, le=8)]
+    evaluation_prompts: Annotated[int, Field(ge=1, le=100_000)]

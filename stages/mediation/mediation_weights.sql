@@ -1,9 +1,12 @@
--- Bootstrap of causal mediation: how often each replicate draws each pair, among the pairs of its
--- own template and operator. Templates and operators are chosen, not sampled, and each keeps its
--- share of the pairs: a new study would draw other operands for the same templates. Drawing
+-- Bootstrap of causal mediation: how much each pair counts in each replicate, which draws among the
+-- pairs of a template and operator. Templates and operators are chosen, not sampled, and each keeps
+-- its share of the pairs: a new study would draw other operands for the same templates. Drawing
 -- templates again would add their differences to every interval, and would lose classes of
--- positions that few templates have. If a template and operator have a single pair, it is always
--- drawn.
+-- positions that few templates have.
+--
+-- Of n pairs, n - 1 are drawn, and each draw counts n / (n - 1) times (Rao & Wu 1988). To draw n
+-- would make variances too small by the share 1 / n: by half for two pairs. A single pair says
+-- nothing about its variance, so a group with one of them has no weights.
 --
 -- subject    VARCHAR  the model
 -- task       VARCHAR  task of the pairs
@@ -11,29 +14,36 @@
 -- operator   VARCHAR  operator of the pairs; all: all operators together, and tasks without
 --                     operators
 -- replicate  INTEGER  number of the bootstrap replicate, from 0
--- weights    FLOAT[]  how often each pair of this group was drawn, in order of pair; the sum is the
---                     number of pairs
+-- weights    FLOAT[]  how much each pair of this group counts, in order of pair; the sum is the
+--                     number of pairs; null if a template and operator have a single pair
 with
     replicates as (select unnest(range($mediation_replicates)) as replicate),
     strata as (
-        select task, condition, template, operator, list(pair order by pair) as members
+        select task, condition, template, operator, count(*) as size,
+            list(pair order by pair) as members
         from mediation_pairs
         group by task, condition, template, operator
     ),
     draws as (
         select
-            replicate,
+            replicate, size,
             lot($resampling_seed, task, condition, template, operator, replicate, turn) as drawn,
-            members[1 + (drawn % len(members))::bigint] as pair
-        from strata, replicates, unnest(range(len(members))) as turns(turn)
+            members[1 + (drawn % size)::bigint] as pair
+        from strata, replicates, unnest(range(size - 1)) as turns(turn)
     ),
-    counts as (select replicate, pair, count(*) as weight from draws group by replicate, pair)
+    counts as (
+        select replicate, pair, count(*) * size / (size - 1) as weight
+        from draws
+        group by replicate, pair, size
+    ),
+    sizes as (select unnest(members) as pair, size from strata)
 select
     $subject as subject,
     task, condition, operator,
     replicate::integer as replicate,
-    list(coalesce(weight, 0)::float order by pair) as weights
+    if(min(size) > 1, list(coalesce(weight, 0)::float order by pair), null) as weights
 from grouped_pairs()
+join sizes using (pair)
 cross join replicates
 left join counts using (replicate, pair)
 group by task, condition, operator, replicate

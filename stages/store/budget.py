@@ -13,7 +13,7 @@ USUAL = 5 * HOUR  # seconds of the budget if none is given: an evening
 FORM = "a duration is hours and minutes, such as 5h, 90m or 1h30m, from 1m to 8760h"
 DURATION = re.compile(r"(?:(\d{1,4})h)?(?:(\d{1,6})m)?")
 # The fewest that are still informative: 25 pairs of an operator, some neurons of a layer.
-FEWEST_PAIRS, FEWEST_NEURONS, FEWEST_SAMPLE, FEWEST_TEMPLATE = 5, 10, 20, 1
+FEWEST_PAIRS, FEWEST_NEURONS, FEWEST_SAMPLE, FEWEST_TEMPLATE = 5, 10, 20, 2
 FEWEST_CIRCUITS = 2  # random ones of each size, which have a spread
 LISTED = 3  # stages, or layers, that a sentence names
 SMALLEST_OPERAND = 9  # that largest_operand allows

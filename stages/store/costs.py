@@ -19,7 +19,7 @@ import numpy as np
 from stages.lib.ask import LOGITS, VALUES
 from stages.lib.core import environment
 from stages.lib.core.settings import read
-from stages.lib.core.vocabulary import ARITHMETIC
+from stages.lib.core.vocabulary import ARITHMETIC, TASKS
 from stages.lib.executor.blocks import FIXED
 from stages.lib.model.architecture import Architecture
 from stages.lib.model.prefixes import FEWEST
@@ -68,7 +68,7 @@ HELIX = 2.2e-3  # a layer and operator, for each coordinate of the residual stre
 ESTIMATED = 4e-7  # the row of an attribution
 AVERAGED = 3.5e-7  # an attribution in the means of queries
 SUMMED = 1.1e-8  # a late neuron and cell in failures
-JOINED = 1.8e-9  # a match and cell in failures
+JOINED = 4.5e-10  # a match and cell in failures
 DIGITS = 7e-9  # a late neuron and cell in digit_means
 ROW = 8e-6  # a row of runs in queries
 MATCHED = 2.2e-5  # a match in queries
@@ -530,9 +530,10 @@ class Costs:
         held += self.loaded + self._in_pass(self.passes.prompts, prompts.own)
         disk = self.grid * (stored + PREDICTION_ROW)
         yield CostRow(("store/dump",), self.grid, "prompts", cpu, held, disk, workers, alone)
-        tasks = 6 * self.params["tasks"]["evaluation_prompts"]
-        working = self._answered(2 * PLACES)
-        cpu = self.forward(tasks, 2 * PLACES)
+        real = self.params["real_tasks"]
+        tasks, tokens = len(TASKS) * real["evaluation_prompts"], (1 + real["examples"]) * PLACES
+        working = self._answered(tokens)
+        cpu = self.forward(tasks, tokens)
         yield self._model("store/task_predictions", tasks, "prompts", cpu, working)
         whole = self.grid if several else 0
         tokens = prompts.own + prompts.answer - 1  # prompts with the same op1 share the others

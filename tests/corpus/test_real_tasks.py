@@ -16,8 +16,8 @@ from tests.corpus import corpora
 from tests.corpus.corpora import numbers
 from tests.micro import ROOT, SHIPPED
 
-TASKS = check(Tasks, SHIPPED["tasks"]).model_copy(update={"evaluation_prompts": 200})
-REAL = check(RealTasks, SHIPPED["real_tasks"])
+TASKS = check(Tasks, SHIPPED["tasks"])
+REAL = check(RealTasks, SHIPPED["real_tasks"] | {"evaluation_prompts": 200})
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def facts() -> pl.DataFrame:
 @pytest.fixture(scope="module")
 def prompts(cells: pl.DataFrame, facts: pl.DataFrame) -> dict[str, list[Prompt]]:
     small = cells.filter(pl.max_horizontal("op1", "op2") <= REAL.largest_operand)
-    return real_tasks.real_prompts(TASKS, REAL.examples, small, facts)
+    return real_tasks.real_prompts(TASKS, REAL, small, facts)
 
 
 def test_facts_have_one_answer_each_in_both_directions(facts: pl.DataFrame):
@@ -92,4 +92,4 @@ def test_every_prompt_has_a_number_of_its_own_and_no_split(
     assert set(both[1]["split"]) == {"all"}
     assert not both[1].select("task", "prompt").is_duplicated().any()
     counts = Counter(both[1]["task"])
-    assert counts["arithmetic"] == counts["retrieval"] == TASKS.evaluation_prompts
+    assert counts["arithmetic"] == counts["retrieval"] == REAL.evaluation_prompts

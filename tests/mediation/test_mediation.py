@@ -86,7 +86,7 @@ def test_without_pairs_only_the_clean_run_is_left_and_tables_are_empty(given: Ta
     assert importance(empty).is_empty()
 
 
-def test_replicates_draw_from_each_template_and_operator_as_many_pairs_as_it_has(given: Tables):
+def test_replicates_draw_from_each_template_and_operator(given: Tables):
     groups = mediated.groups(given)
     table = ask("mediation_weights", only(given, "mediation_pairs"), mediation_replicates=400)
     assert set(table.select(GROUP).iter_rows()) == groups.keys()
@@ -103,15 +103,40 @@ def test_replicates_draw_from_each_template_and_operator_as_many_pairs_as_it_has
     for _, stratum in given["mediation_pairs"].group_by(
         "task", "condition", "template", "operator"
     ):
-        assert (by_pair[stratum["pair"].to_list()].sum(0) == 4).all()
-    assert by_pair.mean() == 1
-    assert by_pair.var() == pytest.approx(
-        3 / 4, abs=0.03
-    )  # of a binomial number of 4 draws from 4 pairs
+        assert by_pair[stratum["pair"].to_list()].sum(0) == pytest.approx(4)
+    assert by_pair.mean() == pytest.approx(1)
+    # of a binomial number of 3 draws from 4 pairs, each of which counts 4 / 3
+    assert by_pair.var() == pytest.approx(1, abs=0.03)
     correlations = np.corrcoef(by_pair) - np.eye(len(by_pair))
     assert (
         np.sort(np.abs(correlations), None)[-len(by_pair) * 4] < 0.35
     )  # -1 / 3 within a stratum, and none between
+
+
+@pytest.mark.parametrize("each", [2, 3, 8])
+def test_the_variance_of_a_mean_has_no_bias_however_few_pairs(each: int):
+    prompts = mediated.pairs(each).filter(task="arithmetic")
+    table = ask("mediation_weights", {"mediation_pairs": prompts}, mediation_replicates=4000)
+    values = np.random.default_rng(0).normal(size=1 + prompts["pair"].max())
+    own = prompts.with_columns(value=pl.Series(values).gather(prompts["pair"]))
+    for (condition,), group in own.group_by("condition"):
+        weights = np.array(table.filter(condition=condition, operator="all")["weights"].to_list())
+        means = weights @ group.sort("pair")["value"].to_numpy() / len(group)
+        strata = group.group_by("template", "operator").agg(pl.col("value").var())
+        unbiased = strata["value"].sum() * each / len(group) ** 2
+        assert means.var() == pytest.approx(unbiased, rel=0.1)
+
+
+def test_a_single_pair_of_a_template_and_operator_has_no_interval():
+    given = mediated.by_pair(mediated.subject(each=1))
+    assert given["mediation_weights"]["weights"].is_null().all()
+    ends = pl.col("ci_low", "ci_high").is_null().all()
+    effects = ask("mediation_effects", only(given, *EFFECTS))
+    assert effects["effect"].count() > 0
+    assert effects.select(ends, pl.col("logit_ci_low").is_null().all()).row(0) == (True,) * 3
+    shares = importance(given)
+    assert shares["importance"].count() > 0
+    assert shares.select(ends).row(0) == (True, True)
 
 
 def test_a_tasks_draws_do_not_hang_on_other_tasks(given: Tables):

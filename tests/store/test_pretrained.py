@@ -33,7 +33,7 @@ def subject(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Subject:
         "s", source="model", dtype="float32", answer_token=0, largest_operand=LARGEST,
         operators=["add", "subtract"], template="5+3=8\n9-4=5\n{op1}{symbol}{op2}=",
     )  # fmt: skip
-    whole = changed(merged(SETTINGS, {"tasks": {"evaluation_prompts": 100}})) | entry
+    whole = changed(merged(SETTINGS, {"real_tasks": {"evaluation_prompts": 100}})) | entry
     whole |= dict.fromkeys(("known", "with_activations"), entry["subjects"])
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(whole))
     (tmp_path / "stages").symlink_to(ROOT / "stages")
