@@ -6,7 +6,7 @@ or mean), has figures of its own. A panel without data says why.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -232,9 +232,10 @@ def _p_values(axis: Axes, part: pl.DataFrame, name: str, colour: str, **style: A
 def bag_alone(tables: Tables, subject: str) -> Figure:
     """Draw accuracy with only some late neurons kept, as bars, by criterion.
 
-    The number of kept neurons is above each bar.
+    The number of neurons with a heuristic is above each criterion's bars.
     """
-    title = f"{subject}: accuracy with only some neurons of the late layers kept; written: how many"
+    kept = "accuracy with only some neurons of the late layers kept"
+    title = f"{subject}: {kept}; written: how many have a heuristic"
     figure, axes, columns = drawing.operator_panels(
         2, tables["pairs_found"], title, (3.2, 1.7), sharex=True, sharey=True
     )
@@ -243,14 +244,18 @@ def bag_alone(tables: Tables, subject: str) -> Figure:
             rows = tables["bag_alone"].filter(operator=operator, ablation=ablation)
             for kept, (label, colour, shift) in KEPT.items():
                 part = rows.filter(kept=kept)
-                xs = [CRITERIA.index(criterion) + shift for criterion in part["criterion"]]
-                _bars(axis, xs, part, colour, label)
+                places = [CRITERIA.index(criterion) for criterion in part["criterion"]]
+                _bars(axis, [place + shift for place in places], part, colour, label)
+                if kept == "heuristic":
+                    _counts(axis, places, part)
             part = rows.filter(pl.col("kept").is_in(list(ENDS)))
-            _bars(axis, [1 + 2 * ENDS[kept] for kept in part["kept"]], part, "#333333", "_ends")
+            places = [1 + 2 * ENDS[kept] for kept in part["kept"]]
+            _bars(axis, places, part, "#333333", "_ends")
+            _counts(axis, places, part)
             drawing.majority(axis, rows["majority_accuracy"])
             if rows.is_empty():
                 drawing.absent(axis, why.no_late_layer(tables, operator))
-    axes[0, 0].set(xlim=(-1.5, 3.5), ylim=(0, 1.45), yticks=[0, 0.25, 0.5, 0.75, 1])
+    axes[0, 0].set(xlim=(-1.5, 3.5), ylim=(0, 1.2), yticks=[0, 0.25, 0.5, 0.75, 1])
     axes[0, 0].set_xticks([-1, 0, 1, 2, 3], ["none", *CRITERIA, "all"])
     axes[0, 0].set_ylabel("accuracy,\nothers at their mean")
     axes[1, 0].set_ylabel("accuracy,\nothers at 0")
@@ -258,13 +263,17 @@ def bag_alone(tables: Tables, subject: str) -> Figure:
     return figure
 
 
-def _bars(axis: Axes, xs: list[float], part: pl.DataFrame, colour: str, label: str) -> None:
+def _bars(axis: Axes, xs: Sequence[float], part: pl.DataFrame, colour: str, label: str) -> None:
     if xs:
         axis.set_axisbelow(True)
         axis.bar(xs, part["accuracy"], BAR, color=colour, label=label)
         axis.vlines(xs, part["ci_low"], part["ci_high"], color="black", linewidth=0.8)
-    for x, height, neurons in zip(xs, part["ci_high"], part["neurons"], strict=True):
-        axis.text(x, height + 0.04, neurons, rotation=90, ha="center", va="bottom", fontsize=7)
+
+
+def _counts(axis: Axes, places: Sequence[float], part: pl.DataFrame) -> None:
+    """Write numbers of neurons above bars, with their intervals, which end at 1."""
+    for x, neurons in zip(places, part["neurons"], strict=True):
+        axis.text(x, 1.04, f"{neurons:,}", ha="center", va="bottom", fontsize=7)
 
 
 FIGURES: dict[str, Callable[[Tables, str], Figure]] = {

@@ -24,6 +24,7 @@ LENSES = {
 }
 EXAMPLES, LAYERS = 4, 4  # neurons of each layer, layers
 NONE = "no neuron was shifted"
+LARGEST_DOT = 12  # square points, for models whose answers have few first digits
 
 
 def main(subject: str) -> None:
@@ -95,7 +96,8 @@ def _example(axis: Axes, vote: dict, changes: pl.DataFrame, store: LayerStore) -
     neuron = slice(vote["neuron"], vote["neuron"] + 1)
     logits = store.read(vote["layer"], neuron, slice(None))[0].astype(np.float64)
     direct = (logits - logits.mean()) * measured["std"] * measured["scale"]
-    axis.scatter(direct, measured["changes"], s=1, color=drawing.BLUE, linewidths=0)
+    size = min(max(1000 / len(direct), 1), LARGEST_DOT)
+    axis.scatter(direct, measured["changes"], s=size, color=drawing.BLUE, linewidths=0)
     axis.axline((0, 0), slope=1, color=drawing.GUIDE, linewidth=0.7, linestyle="--")
 
 
