@@ -522,6 +522,24 @@ def test_a_circuit_of_which_nothing_is_cut_says_nothing(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
+    ("claim", "place"),
+    [
+        ("few_neurons", ""),
+        ("small_circuit_is_faithful", ""),
+        ("few_neurons_of_the_first_mlp", "first_mlp_"),
+    ],
+)
+def test_where_few_neurons_are_patched_circuits_are_those_of_attribution(
+    claim: str, place: str, tmp_path: Path
+):
+    few = faithfulness(f"{place}logit_effect", 0.001)(1.0)
+    for value, verdict in ((0.95, "reproduced"), (0.5, "not reproduced")):
+        many = faithfulness(f"{place}attribution", 0.03 if claim == "few_neurons" else 0.012)(value)
+        both = pl.concat([few["faithfulness"], many["faithfulness"]])
+        assert judged(claim, many | {"faithfulness": both}, tmp_path)[1] == verdict
+
+
+@pytest.mark.parametrize(
     "claim", ["top_neurons_are_classified", "top_neurons_are_classified_above_chance"]
 )
 def test_a_sample_of_the_neurons_has_no_known_top(claim: str, tmp_path: Path):
