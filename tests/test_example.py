@@ -314,9 +314,7 @@ def test_circuits_of_neurons_are_those_of_the_table():
     for (_, *cells), (circuit, k) in zip(rows, KEPT_NEURONS, strict=True):
         for cell, operator in zip(cells, OPERATORS.values(), strict=True):
             keys = {"operator": operator, "circuit": circuit, "neurons_per_layer": k}
-            circuits = [
-                each for each in table("neuron_faithfulness") if each.items() >= keys.items()
-            ]
+            circuits = [each for each in table("faithfulness") if each.items() >= keys.items()]
             values = [fmean(float(each["faithfulness"]) for each in circuits)]
             if circuit != "random":
                 [only] = circuits
