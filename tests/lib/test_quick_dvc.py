@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from dvc.utils.serialize import modify_yaml
+from dvc.utils.serialize import dumps_yaml, modify_yaml
 
 from stages.lib.console.quick_dvc import LOCK, modify_lock
 from tests.micro import ROOT
@@ -58,6 +58,35 @@ def test_a_removed_entry_is_removed_as_dvc_does(paths: dict[str, Path]):
             del whole["stages"][next(iter(whole["stages"]))]
     assert same(paths)
     assert paths["ours"].read_text() != LOCKS[0].read_text()
+
+
+def test_anchors_are_numbered_as_dvc_does(paths: dict[str, Path]):
+    """A value that an entry has twice has an anchor. Entries before and after it have some, too."""
+    lock = ROOT / "stages/subjects/dvc.lock"
+    names = [*yaml.safe_load(lock.read_text())["stages"], "x@y", "x@z"]
+    for writer, path in paths.items():
+        path.write_text(lock.read_text())
+        for number, name in enumerate((names[-1], names[0], names[-2], names[-1])):
+            twice = [number, 2]
+            values = {"params.yaml": {"a": twice, "b": twice}}
+            with WRITERS[writer](str(path)) as whole:
+                whole["stages"].update({name: {"cmd": "python -m x", "params": values}})
+            assert yaml.safe_load(path.read_text())["stages"][name]["params"] == values
+    assert same(paths)
+
+
+def test_stages_with_anchors_are_written_as_dvc_writes_them(paths: dict[str, Path]):
+    locks = [lock for lock in LOCKS if "&id" in lock.read_text()]
+    assert locks
+    for lock in locks:
+        content = yaml.safe_load(lock.read_text())["stages"]
+        name = next(name for name in content if "&id" in dumps_yaml({name: content[name]}))
+        entry = content[name] | {"deps": []}
+        for writer, path in paths.items():
+            path.write_text(lock.read_text())
+            with WRITERS[writer](str(path)) as whole:
+                whole["stages"].update({name: entry})
+        assert same(paths), (lock, name)
 
 
 @pytest.mark.parametrize("is_empty", [True, False])

@@ -2,8 +2,9 @@
 
 After each stage, DVC parses and writes the chapter's whole lock, with a parser that keeps comments.
 For the locks of ten models this takes a second and more per stage. Here, only the entry of the
-stage is replaced in the lock's text. The bytes are the same. A lock that does not look as DVC
-writes it, such as one with comments, is left to DVC.
+stage is replaced in the lock's text. The bytes are the same. DVC's own writer has the other cases:
+a lock that does not look as DVC writes it, such as one with comments, and an entry with anchors,
+which DVC numbers throughout the file.
 
 `stages.warm` runs this file in place of the command `dvc`.
 """
@@ -20,6 +21,8 @@ from dvc import dvcfile
 from dvc.utils.serialize import dumps_yaml, modify_yaml
 
 LOCK = re.compile(r"schema: .*\nstages:\n(?:  \S.*:\n(?:    .*\n)+)+")  # as DVC writes it
+# a value that entries have several times is written once, after &id001, and then as *id001
+ANCHOR = re.compile(r"[:-] [&*]id\d+( |$)", re.MULTILINE)
 
 
 @contextmanager
@@ -36,25 +39,32 @@ def modify_lock(path: str, fs: object = None) -> Iterator[dict]:
             yield whole
         return
     lock = yaml.load(text, yaml.CSafeLoader)
-    before = dict(lock["stages"])
+    before, after = dict(lock["stages"]), lock["stages"]
     yield lock
-    after = lock["stages"]
-    for name in before | after:
-        if after.get(name) is not before.get(name):
-            text = with_entry(text, name, after.get(name))
+    changed = [name for name in before | after if after.get(name) is not before.get(name)]
+    replaced = {name: (entry_in(text, name), written(name, after)) for name in changed}
+    if any(ANCHOR.search(old + new) for old, new in replaced.values()):
+        with modify_yaml(path, fs=fs) as whole:
+            for name in before.keys() - after.keys():
+                del whole["stages"][name]
+            whole["stages"].update({name: after[name] for name in changed if name in after})
+        return
+    for old, new in replaced.values():
+        text = text.replace(old, new) if old else text + new
     file.write_text(text, encoding="utf-8")
 
 
-def with_entry(text: str, name: str, entry: dict | None) -> str:
-    """Return the text of a lock with this entry of a stage, in its place or at the end.
+def entry_in(text: str, name: str) -> str:
+    """Return the part of a lock's text that is a stage's entry, empty if it has none."""
+    entry = re.search(rf"^  {re.escape(name)}:\n(    .*\n)+", text, re.MULTILINE)
+    return entry[0] if entry else ""
 
-    None removes the stage.
-    """
-    new = dumps_yaml({"stages": {name: entry}}).removeprefix("stages:\n") if entry else ""
-    old = re.search(rf"^  {re.escape(name)}:\n(    .*\n)*", text, re.MULTILINE)
-    if not old:
-        return text + new
-    return text[: old.start()] + new + text[old.end() :]
+
+def written(name: str, entries: dict[str, dict]) -> str:
+    """Return the text of a stage's entry, empty if it has none."""
+    if name not in entries:
+        return ""
+    return dumps_yaml({"stages": {name: entries[name]}}).removeprefix("stages:\n")
 
 
 if __name__ == "__main__":
