@@ -60,6 +60,15 @@ def test_a_removed_entry_is_removed_as_dvc_does(paths: dict[str, Path]):
     assert paths["ours"].read_text() != LOCKS[0].read_text()
 
 
+def test_another_part_of_a_lock_is_written_as_dvc_does(paths: dict[str, Path]):
+    for writer, path in paths.items():
+        path.write_text(LOCKS[0].read_text())
+        with WRITERS[writer](str(path)) as whole:
+            whole["datasets"] = [{"name": "d"}]
+    assert same(paths)
+    assert "datasets:" in paths["ours"].read_text()
+
+
 def test_anchors_are_numbered_as_dvc_does(paths: dict[str, Path]):
     """A value that an entry has twice has an anchor. Entries before and after it have some, too."""
     lock = ROOT / "stages/subjects/dvc.lock"

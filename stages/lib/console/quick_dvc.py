@@ -43,8 +43,11 @@ def modify_lock(path: str, fs: object = None) -> Iterator[dict]:
     yield lock
     changed = [name for name in before | after if after.get(name) is not before.get(name)]
     replaced = {name: (entry_in(text, name), written(name, after)) for name in changed}
-    if any(ANCHOR.search(old + new) for old, new in replaced.values()):
+    more = {key: value for key, value in lock.items() if key != "stages"}  # such as datasets
+    has_anchors = any(ANCHOR.search(old + new) for old, new in replaced.values())
+    if has_anchors or more.keys() != {"schema"}:
         with modify_yaml(path, fs=fs) as whole:
+            whole.update(more)
             for name in before.keys() - after.keys():
                 del whole["stages"][name]
             whole["stages"].update({name: after[name] for name in changed if name in after})
