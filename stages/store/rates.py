@@ -87,8 +87,13 @@ def measured(loaded: Checkpoint, seconds: float, start: float) -> Rates:
 @cache
 def _products(dtype: str) -> float:
     """Return how many multiplications per second one core does in a large matrix product."""
-    matrix = torch.ones(512, 512, dtype=getattr(torch, dtype))
-    return len(matrix) ** 3 / repeated(lambda: matrix @ matrix, BRIEFLY)
+    matrix, threads = torch.ones(512, 512, dtype=getattr(torch, dtype)), torch.get_num_threads()
+    # Beside other work, several threads wait for each other, and waiting counts as CPU time.
+    torch.set_num_threads(1)
+    try:
+        return len(matrix) ** 3 / repeated(lambda: matrix @ matrix, BRIEFLY)
+    finally:
+        torch.set_num_threads(threads)
 
 
 @cache
