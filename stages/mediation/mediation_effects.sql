@@ -17,7 +17,7 @@
 -- effect          DOUBLE    mean effect over pairs, at least -1; null if no pair has an effect
 -- effect_std      DOUBLE    standard deviation of the effect over pairs
 -- ci_low          DOUBLE    lower end of the bootstrap interval of effect, over pairs within
---                           template and operator; null if one of them has a single pair
+--                           template and operator; null if an operator has a single pair
 -- ci_high         DOUBLE    upper end of the bootstrap interval of effect
 -- log_effect      DOUBLE    ln(1 + effect), which the study draws and sums; null if effect is -1
 -- median_effect   DOUBLE    median of the effect over pairs

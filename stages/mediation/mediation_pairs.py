@@ -49,6 +49,7 @@ Table mediation_pairs: pairs of a clean prompt and a counterfactual one that dif
 """
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -65,7 +66,7 @@ from stages.lib.model import contents, tokenizer
 from stages.lib.origins import trained_here
 from stages.lib.subject import Subject, load_sizes
 from stages.mediation.pairs import tokens
-from stages.mediation.pairs.examples import solved
+from stages.mediation.pairs.examples import solved, unread
 from stages.mediation.pairs.groups import Pair, PairGroup
 from stages.mediation.pairs.tasks import PairGroups
 from stages.mediation.pairs.templates import Text
@@ -121,10 +122,19 @@ def main(name: str) -> None:
     wanted = settings.pairs_per_template | (load_sizes(name).pairs_per_template or {})
     place = partial(tokens.place, encoder, bos=subject.settings.bos, answer_token=answer_token)
     known = partial(tokens.known, encoder, answer_token=answer_token)
+    if subject.settings.chat:
+        progress.say(f"mediation pairs {name}: prompts are plain text, outside the chat template")
     rows: list[tuple] = []
+    lacking: Counter[str] = Counter()  # pairs that are missing, by task
     for group in progress.bar(tasks.groups(known), desc=f"mediation pairs {name}", unit="group"):
         pairs = suitable_pairs(group, wanted[group.task], settings, place)
         rows += (_row(group, pair) for pair in pairs)
+        lacking[group.task] += wanted[group.task] - len(pairs)
+    for task, number in (+lacking).items():
+        progress.say(
+            f"mediation pairs {name}: {number} pairs of {task} are missing, for which no suitable "
+            "prompts were drawn; mediation.draws_per_pair allows more draws"
+        )
     table = pl.DataFrame(rows, schema=SCHEMA, orient="row").with_row_index("pair")
     lengths = pl.col("tokens", "counterfactual_tokens").list.len()
     longest = table.select(pl.max_horizontal(lengths)).max().item()
@@ -140,7 +150,13 @@ def pair_groups(subject: Subject, settings: Mediation) -> PairGroups:
     largest = subject.settings.largest_operand
     if largest is not None:
         cells = cells.filter(pl.max_horizontal("op1", "op2") <= largest)
-    examples = solved(subject.settings.template, tasks.operators)
+    template = subject.settings.template
+    examples = solved(template, tasks.operators)
+    if unread(template, examples):
+        progress.say(
+            f"mediation pairs {subject.name}: no solved example is recognised in the template "
+            f"{template!r}, so prompts have none; write examples as its question, with the answer"
+        )
     return PairGroups(settings, tasks, cells, facts, subject.settings.operators, examples)
 
 

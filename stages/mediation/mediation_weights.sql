@@ -6,7 +6,9 @@
 --
 -- Of n pairs, n - 1 are drawn, and each draw counts n / (n - 1) times (Rao & Wu 1988). To draw n
 -- would make variances too small by the share 1 / n: by half for two pairs. A single pair says
--- nothing about its variance, so a group with one of them has no weights.
+-- nothing about its variance. So templates with a single pair share their draws with the operator's
+-- first template that has several, or with each other. This makes variances larger by the
+-- difference of these templates.
 --
 -- subject    VARCHAR  the model
 -- task       VARCHAR  task of the pairs
@@ -15,13 +17,24 @@
 --                     operators
 -- replicate  INTEGER  number of the bootstrap replicate, from 0
 -- weights    FLOAT[]  how much each pair of this group counts, in order of pair; the sum is the
---                     number of pairs; null if a template and operator have a single pair
+--                     number of pairs; null if a task, condition and operator have a single pair
 with
     replicates as (select unnest(range($mediation_replicates)) as replicate),
-    strata as (
-        select task, condition, template, operator, count(*) as size,
-            list(pair order by pair) as members
+    templates as (
+        select task, condition, template, operator, list(pair order by pair) as members
         from mediation_pairs
+        group by task, condition, template, operator
+    ),
+    collapsed as (
+        select task, condition, operator, members,
+            if(len(members) > 1, template, min(template) filter (len(members) > 1) over (
+                partition by task, condition, operator)) as template
+        from templates
+    ),
+    strata as (
+        select task, condition, template, operator, sum(len(members))::bigint as size,
+            list_sort(flatten(list(members))) as members
+        from collapsed
         group by task, condition, template, operator
     ),
     draws as (

@@ -16,7 +16,7 @@
 --                          effects are negative; null unless log_effects is above 0
 -- ci_low          DOUBLE   lower end of the bootstrap interval of importance, over pairs within
 --                          template and operator; null if the interval of log_effects contains 0,
---                          or if a template and operator have a single pair
+--                          or if an operator has a single pair
 -- ci_high         DOUBLE   upper end of the bootstrap interval of importance
 -- last_layer      DOUBLE   the last layer's part of importance
 -- without_effect  DOUBLE   importance if all effects were equal, 0 to 1: late MLPs / all MLPs,

@@ -74,10 +74,12 @@ QUERIES: dict[str, tuple[list[str], str]] = {
                 where subject = $subject and position = 'last' and accuracy is not null
                 group by layer
             )
-        select null::varchar as operator, first_layer, layers, accuracy as value, majority
+        select null::varchar as operator, first_layer, layers, accuracy as value, majority,
+            exists (from baselines) as is_probed
         from (from late_layers where subject = $subject) left join baselines using (first_layer)""",
     ),
-    # of all numbers of neurons, the number with the largest distance from random neurons
+    # of all numbers of neurons, the number with the largest distance from random neurons; by
+    # attribution if too few neurons are patched to rank as many by their effects
     "neurons": (
         ["faithfulness"],
         """with
@@ -86,14 +88,20 @@ QUERIES: dict[str, tuple[list[str], str]] = {
                     any_value(majority_accuracy) as majority
                 from faithfulness
                 where subject = $subject and experiment = 'neuron_circuit'
-                    and circuit in ('logit_effect', 'random') and neurons_per_layer > 0
+                    and circuit in ('logit_effect', 'attribution', 'random')
+                    and neurons_per_layer > 0
                 group by all
             ),
+            ranking as (
+                select circuit from circuits where circuit <> 'random' group by circuit
+                order by max(neurons_per_layer) desc, circuit = 'attribution' limit 1
+            ),
             paired as (
-                select ranked.operator, ranked.neurons_per_layer, ranked.accuracy as value,
-                    random.accuracy as control, ranked.majority
-                from circuits as ranked join circuits as random using (operator, neurons_per_layer)
-                where ranked.circuit = 'logit_effect' and random.circuit = 'random'
+                select ranked.operator, ranked.circuit, ranked.neurons_per_layer,
+                    ranked.accuracy as value, random.accuracy as control, ranked.majority
+                from circuits as ranked semi join ranking using (circuit)
+                join (from circuits where circuit = 'random') as random
+                    using (operator, neurons_per_layer)
             )
         select * from paired
         where neurons_per_layer = (
@@ -102,14 +110,15 @@ QUERIES: dict[str, tuple[list[str], str]] = {
                 order by all))""",
     ),
     "labels": (
-        ["labels", "neuron_variances"],
-        """select operator, coalesce(value, 0) as value, total
+        ["label_limits", "labels", "neuron_variances"],
+        """select operator, coalesce(value, 0) as value, total, too_few_draws, draws, needed, at_floor
         from (
             select operator, count(*) as total
             from neuron_variances where subject = $subject group by operator)
         left join (
             select operator, count(distinct (layer, neuron)) as value
-            from labels where subject = $subject group by operator) using (operator)""",
+            from labels where subject = $subject group by operator) using (operator)
+        left join (from label_limits where subject = $subject) using (operator)""",
     ),
     "alone": (
         ["bag_alone"],
@@ -332,7 +341,8 @@ def tested(every: Results, operator: str) -> dict[str, Any]:
     for prediction, (name, test) in PREDICTIONS.items():
         rows = own.get(name, pl.DataFrame()).to_dicts()
         holds[prediction] = test(rows[0]) if rows else None
-    return holds | {"verdict": verdict(list(holds.values()), _without_labels(own))}
+    is_known = not _too_few_draws(own).height
+    return holds | {"verdict": verdict(list(holds.values()), _without_labels(own) and is_known)}
 
 
 def verdict(holds: Sequence[bool | None], is_without_labels: bool) -> str:
@@ -357,6 +367,21 @@ def _without_labels(part: Results) -> bool:
     return "labels" in part and not part["labels"]["value"].sum() and not is_tested
 
 
+def _too_few_draws(part: Results) -> pl.DataFrame:
+    """Return the operators for which the permutation tests had too few draws for any label."""
+    if "labels" not in part:
+        return pl.DataFrame()
+    return part["labels"].filter(pl.col("too_few_draws") & (pl.col("value") == 0))
+
+
+def _why_no_draws(rows: pl.DataFrame) -> str:
+    return (
+        f"For {_names(rows)}, the permutation tests had too few draws for any label: "
+        f"{count(rows, 'at_floor')} neurons are beyond all {count(rows, 'draws')} draws, and "
+        f"{count(rows, 'needed')} are needed."
+    )
+
+
 def overall(verdicts: Sequence[str]) -> str:
     """Return the verdict on several operators together.
 
@@ -374,6 +399,9 @@ def overall(verdicts: Sequence[str]) -> str:
 def reasons(part: Results) -> list[str]:
     """Return sentences on the predictions of the bag of heuristics."""
     if _without_labels(part):
+        untested = _too_few_draws(part)
+        if untested.height:
+            return [_why_no_draws(untested)]
         return ["No neuron has a label: no heuristic describes a neuron beyond chance."]
     sentences: list[str] = []
     for prediction, (name, test) in PREDICTIONS.items():
@@ -473,6 +501,8 @@ def _heads(rows: pl.DataFrame) -> str:
 
 def _late(rows: pl.DataFrame) -> str:
     first, layers, accuracy = rows.select("first_layer", "layers", "value").row(0)
+    if not rows["is_probed"][0]:
+        return "Too few prompts are answered correctly for a linear probe, so no layer is late."
     if first is None:
         return (
             "No linear probe reads the answer well enough after the last layer, so no layer is "
@@ -487,9 +517,10 @@ def _late(rows: pl.DataFrame) -> str:
 
 
 def _neurons(rows: pl.DataFrame) -> str:
+    ranking = RANKINGS[rows["circuit"][0]]
     return (
         "With only the circuit's heads, the "
-        f"{count(rows, 'neurons_per_layer')} neurons of largest logit effect per late layer keep "
+        f"{count(rows, 'neurons_per_layer')} neurons of largest {ranking} per late layer keep "
         f"an accuracy of {span(rows, 'value')}, equally many random neurons "
         f"{span(rows, 'control', names=False)}{_majority(rows)}. Averaged over operators, no other "
         "number of neurons differs more."
@@ -498,7 +529,9 @@ def _neurons(rows: pl.DataFrame) -> str:
 
 def _labels(rows: pl.DataFrame) -> str:
     if not rows["value"].sum():
-        return f"None of {rows['total'][0]:,} neurons has a label."
+        untested = _too_few_draws({"labels": rows})
+        why = f" {_why_no_draws(untested)}" if untested.height else ""
+        return f"None of {rows['total'][0]:,} neurons has a label.{why}"
     return (
         f"{count(rows, 'value')} of {rows['total'][0]:,} neurons have a label: a heuristic "
         "describes them beyond chance."
@@ -547,7 +580,7 @@ def _mediation(rows: pl.DataFrame) -> str:
         if part.height:
             parts.append(f"{span(part, 'value', names=False)} when {when}")
     if not parts:
-        return "The effects of MLPs are too small to compare layers."
+        return "The effects of MLPs are too small, or the pairs too few, to compare layers."
     equal = span(rows, "without_effect", names=False)
     return (
         f"At the last position, the late half of the MLPs has {' and '.join(parts)}, as a share of "
@@ -635,6 +668,7 @@ DESCRIPTIONS = {
     "waves": "one Fourier term",
     "helix": "one term of a helix",
 }
+RANKINGS = {"logit_effect": "logit effect", "attribution": "attribution"}
 PLACES = {  # what is steered, as in the table steering
     "ones": "ones digit",
     "tens": "tens digit",

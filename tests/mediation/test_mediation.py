@@ -127,8 +127,23 @@ def test_the_variance_of_a_mean_has_no_bias_however_few_pairs(each: int):
         assert means.var() == pytest.approx(unbiased, rel=0.1)
 
 
-def test_a_single_pair_of_a_template_and_operator_has_no_interval():
-    given = mediated.by_pair(mediated.subject(each=1))
+def test_templates_with_a_single_pair_share_their_draws():
+    prompts = mediated.pairs(3).filter(task="arithmetic", condition="result_fixed")
+    lost = prompts.filter(operator="add", template=1)["pair"][:2].implode()
+    prompts = prompts.filter(~pl.col("pair").is_in(lost))
+    table = ask("mediation_weights", {"mediation_pairs": prompts}, mediation_replicates=4000)
+    ordered = prompts.filter(operator="add").sort("pair")
+    assert ordered["template"].value_counts(sort=True)["count"].to_list() == [3, 1]
+    weights = np.array(table.filter(operator="add")["weights"].to_list())
+    assert weights.sum(1) == pytest.approx(4)
+    values = np.random.default_rng(0).normal(size=4)  # of four pairs in one stratum
+    assert (weights @ values / 4).var() == pytest.approx(values.var(ddof=1) / 4, rel=0.1)
+    assert table.filter(operator="all")["weights"].null_count() == 0
+
+
+def test_a_single_pair_of_an_operator_has_no_interval():
+    one_template = (["result_varies", "result_fixed"], ["add", "subtract"], [mediated.IN_WORDS])
+    given = mediated.by_pair(mediated.subject(each=1, tasks={"arithmetic": one_template}))
     assert given["mediation_weights"]["weights"].is_null().all()
     ends = pl.col("ci_low", "ci_high").is_null().all()
     effects = ask("mediation_effects", only(given, *EFFECTS))

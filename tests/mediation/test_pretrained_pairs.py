@@ -38,6 +38,8 @@ SHOWN = [SolvedExample("add", 5, 3, 8), SolvedExample("subtract", 9, 4, 5)]
         ("3-5=-2\n{op1}{symbol}{op2}=", []),  # no cell
         ("{{5}}+3=8\n{op1}{symbol}{op2}=", []),
         ("(+ 5 3) is 8\n({symbol} {op1} {op2}) is", SHOWN[:1]),
+        ("5 + 3 = 8\n9-4=5\n{op1}{symbol}{op2}=", SHOWN),  # other blanks
+        ("5×3=15\n{op1}{symbol}{op2}=", [SolvedExample("multiply", 5, 3, 15)]),
     ],
 )
 def test_solved_examples_are_texts_like_the_question(template: str, expected: list[SolvedExample]):

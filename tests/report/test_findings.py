@@ -130,6 +130,10 @@ TABLES = {
         add,0,1,a
         add,0,1,b
         add,1,1,a""",
+    "heuristics/label_limits": """
+        operator,draws,needed,at_floor,too_few_draws
+        add,120,254,300,false
+        divide,120,254,3,false""",
     "neurons/neuron_variances": """
         operator,layer,neuron
         add,0,1
@@ -284,7 +288,7 @@ def test_ratios_of_noise_are_not_quoted(tmp_path: Path, monkeypatch: pytest.Monk
     assert [finding.text for finding in findings.findings(every)] == [
         "No theory of late neurons is compared: ablating the late neurons does not clearly lower "
         "the answer's logit.",
-        "The effects of MLPs are too small to compare layers.",
+        "The effects of MLPs are too small, or the pairs too few, to compare layers.",
     ]
 
 
@@ -297,9 +301,53 @@ def test_without_a_late_layer_no_probe_is_said_to_fail_everywhere():
     kinds = {"operator": pl.String, "first_layer": pl.Int16, "layers": pl.Int16}
     known = dict.fromkeys(("value", "majority"), pl.Float64)
     rows = pl.DataFrame([(None, None, 3, None, None)], kinds | known, orient="row")
-    [finding] = findings.findings({"late": rows})
-    assert finding.text == (
-        "No linear probe reads the answer well enough after the last layer, so no layer is late."
+    texts = []
+    for is_probed in (True, False):
+        [finding] = findings.findings({"late": rows.with_columns(is_probed=pl.lit(is_probed))})
+        texts.append(finding.text)
+    assert texts == [
+        "No linear probe reads the answer well enough after the last layer, so no layer is late.",
+        "Too few prompts are answered correctly for a linear probe, so no layer is late.",
+    ]
+
+
+def test_too_few_draws_are_no_evidence_against_heuristics():
+    columns = {"value": 0, "total": 116_736, "draws": 100_000, "needed": 24, "at_floor": 23}
+    labels = pl.DataFrame([{"operator": "add", "too_few_draws": True} | columns])
+    why = (
+        "For addition, the permutation tests had too few draws for any label: 23 neurons are "
+        "beyond all 100,000 draws, and 24 are needed."
+    )
+    assert findings.tested({"labels": labels}, "add")["verdict"] == UNTESTED
+    assert findings.reasons({"labels": labels}) == [why]
+    [finding] = findings.findings({"labels": labels})
+    assert finding.text == f"None of 116,736 neurons has a label. {why}"
+    enough = labels.with_columns(too_few_draws=pl.lit(False))
+    assert findings.tested({"labels": enough}, "add")["verdict"] == FAILS
+    assert findings.reasons({"labels": enough})[0].startswith("No neuron has a label")
+
+
+def test_attribution_ranks_neurons_where_few_are_patched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    rows = []
+    for circuit, accuracies in {
+        "logit_effect": {10: 0.5},
+        "attribution": {10: 0.4, 50: 0.7},
+        "random": {10: 0.1, 50: 0.2},
+    }.items():
+        rows += [(circuit, number, accuracy) for number, accuracy in accuracies.items()]
+    table = pl.DataFrame(rows, ["circuit", "neurons_per_layer", "accuracy"], orient="row")
+    same = {"subject": "s", "operator": "add", "experiment": "neuron_circuit"}
+    path = tmp_path / "data/s/neurons/faithfulness.parquet"
+    path.parent.mkdir(parents=True)
+    table.with_columns(**literals(same), majority_accuracy=pl.lit(0.15)).write_parquet(path)
+    every = findings.results(database(["faithfulness"], "s"), "s", ("add",))
+    [finding] = findings.findings(every)
+    assert finding.text.startswith(
+        "With only the circuit's heads, the 50 neurons of largest attribution per late layer keep "
+        "an accuracy of 0.70, equally many random neurons 0.20"
     )
 
 
@@ -316,7 +364,9 @@ def test_tested_neurons_count_although_none_has_a_label():
     controls = pl.DataFrame(
         {"control_high": [0.2], "rest_high": [0.3], "others_low": [0.6], "majority": [0.1]}
     )
-    labels = pl.DataFrame({"operator": ["add"], "value": [0], "total": [3]})
+    labels = pl.DataFrame(
+        {"operator": ["add"], "value": [0], "total": [3], "too_few_draws": [False]}
+    )
     every = {"alone": pl.concat([rows, controls], how="horizontal"), "labels": labels}
     assert findings.tested(every, "add") == {
         "enough": True, "needed": True, "selective": None, "verdict": PARTLY,
@@ -429,7 +479,7 @@ def test_sentences_have_the_numbers_of_the_tables(shown: dict):
 def test_findings_read_what_the_page_reads_and_link_to_its_items():
     own = contents().only(study=False)
     tables = {name for names, _ in findings.QUERIES.values() for name in names}
-    assert tables <= {*own.tables(shared=False), "neuron_variances"}
+    assert tables <= {*own.tables(shared=False), "label_limits", "neuron_variances"}
     assert {item for item, *_ in findings.SENTENCES.values()} <= {item.id for item in own.items()}
     assert findings.SENTENCES.keys() == findings.QUERIES.keys()
 

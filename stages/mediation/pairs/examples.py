@@ -13,6 +13,9 @@ from stages.corpus.settings import Words
 from stages.lib.core.vocabulary import Operator
 from stages.mediation.pairs.templates import Wording
 
+# besides those of the settings
+OTHER_SYMBOLS: dict[str, Operator] = {"×": "multiply", "÷": "divide", "−": "subtract"}
+
 
 @dataclass(frozen=True)
 class SolvedExample:
@@ -36,23 +39,30 @@ class Shown:
 def solved(template: str, words: Mapping[Operator, Words]) -> list[SolvedExample]:
     """Return the examples before a template's question: texts like it, each followed by a number.
 
-    The question begins at the first placeholder. words: has the operators' symbols.
+    The question begins at the first placeholder. Blanks may differ, and an example may have the
+    symbol × for *. words: has the operators' symbols.
     """
-    operators = {word.symbol: operator for operator, word in words.items()}
+    operators = OTHER_SYMBOLS | {word.symbol: operator for operator, word in words.items()}
     number, symbol = r"\d+", "|".join(map(re.escape, operators))
     patterns = {"op1": number, "symbol": symbol, "op2": number}
     parts = [(literal, name) for literal, name, _, _ in Formatter().parse(template.rstrip())]
     before, first = parts[0]
-    pattern = ""
+    pattern = []
     for literal, name in [("", first), *parts[1:]]:
-        pattern += re.escape(literal)
+        pattern += map(re.escape, literal.split())
         if name:
-            pattern += f"(?P<{name}>{patterns[name]})"
+            pattern.append(f"(?P<{name}>{patterns[name]})")
     examples = []
-    for match in re.finditer(rf"{pattern}\s*(?P<answer>\d+)", before):
+    for match in re.finditer(r"\s*".join([*pattern, r"(?P<answer>\d+)"]), before):
         numbers = map(int, match.group("op1", "op2", "answer"))
         examples.append(SolvedExample(operators[match["symbol"]], *numbers))
     return examples
+
+
+def unread(template: str, examples: Collection[SolvedExample]) -> bool:
+    """Return whether numbers stand before a template's question, but no example was read."""
+    before = next(Formatter().parse(template))[0]
+    return not examples and any(map(str.isdigit, before))
 
 
 def shown(
