@@ -51,6 +51,7 @@ TABLES = [
     "circuit/smallest_circuits.parquet",
     "heuristics/classified_share.parquet",
     "heuristics/discovered.parquet",
+    "heuristics/label_votes.parquet",
     "heuristics/scores.parquet",
     "mediation/mediation_effects.parquet",
     "mediation/neuron_overlap.parquet",
@@ -74,7 +75,7 @@ def main(name: str) -> None:
     rows = []
     for entry in listed():
         if not entry.get("study"):
-            rows += judged(entry, database, subject.name)
+            rows += judged(entry, database, subject.name, subject.settings.operators)
     table = pl.DataFrame(rows, schema=SCHEMA, orient="row")
     write_table(table, Path("data/claims/claims") / f"{subject.name}.parquet")
 

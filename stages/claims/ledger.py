@@ -1,5 +1,6 @@
 """Read the statements of each chapter's claims.yaml, and check one against a model's tables."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +37,15 @@ def listed() -> list[dict[str, Any]]:
     return entries
 
 
-def judged(entry: dict[str, Any], database: Database, subject: str) -> list[dict[str, Any]]:
-    """Return the rows of one statement, one for each operator that its query or the study names.
+def judged(
+    entry: dict[str, Any], database: Database, subject: str, operators: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """Return the rows of one statement.
 
-    If neither names an operator, there is one row for all of them. Raises ValueError if the query
-    gives two rows for one operator.
+    If its query or the study names an operator, there is a row for each that either names, and for
+    each of `operators` that the statement is about: what cannot be measured is not testable. If
+    neither names one, there is one row for all operators. Raises ValueError if the query gives two
+    rows for one operator.
     """
     published = dict(entry["published"])
     model = published.pop("of")
@@ -53,10 +58,12 @@ def judged(entry: dict[str, Any], database: Database, subject: str) -> list[dict
             f"the query of claim {entry['claim']} gives two rows for one operator; "
             "it must give at most one row for each"
         )
-    named = [each for each in OPERATORS if each in measured or each in published]
-    operators: list[str | None] = [*named] or [None]
+    named = {*measured, *published} & {*OPERATORS}
+    if named:
+        named |= {*operators} & {*entry.get("only", OPERATORS)}
+    listed_operators: list[str | None] = [each for each in OPERATORS if each in named] or [None]
     rows = []
-    for operator in operators:
+    for operator in listed_operators:
         answer = measured.get(operator, {})
         rows.append(
             {

@@ -2,24 +2,26 @@
 -- neuron's activations better than any predicate describes them with the operands relabelled.
 --
 -- Every neuron competes with its decoy, the same neuron with relabelled operands, and the larger
--- gain wins. If labels do not matter, both win equally often. So the decoys that win with a gain of
--- at least g estimate how many neurons win as high by chance (Elias and Gygi 2007; one more decoy
--- makes the estimate valid: Barber and Candes 2015). One relabelling per neuron suffices, since all
--- neurons of an operator are compared together.
+-- gain wins. If labels do not matter, both win equally often, by whatever lead. So the decoys that
+-- win with a lead of at least g estimate how many neurons do by chance (Elias and Gygi 2007; one
+-- more decoy makes the estimate valid: Barber and Candes 2015). The lead counts, not the gain:
+-- where few values have most cells, some decoys gain more than most neurons. One relabelling per
+-- neuron suffices, since all neurons of an operator are compared together.
 --
 -- subject             VARCHAR   the model
 -- operator            VARCHAR   add, subtract, multiply or divide
 -- layer               SMALLINT  decoder layer, from 0
 -- neuron              INTEGER   neuron of the layer's MLP, from 0
--- predicate           VARCHAR   SQL condition on op1, op2 and result: the one of shortest
---                               description, of the predicate and the activations together
+-- predicate           VARCHAR   SQL condition on op1, op2 and result that makes the description of
+--                               the predicate and the activations together the shortest
 -- atoms               TINYINT   number of conditions that the predicate joins, 1 or 2
 -- bits                FLOAT     length of the predicate in bits
 -- gain                FLOAT     bits by which the predicate makes the description of the
 --                               activations shorter, its own bits subtracted; above 0
 -- decoy_gain          FLOAT     largest gain of any predicate with the operands relabelled
--- q_value             DOUBLE    false discovery rate, 0 to 1, if all neurons of the operator with
---                               a gain as large are discovered; null if the decoy's gain is larger
+-- q_value             DOUBLE    false discovery rate, 0 to 1, if all neurons of the operator are
+--                               discovered whose gain leads the decoy's by as much; null if the
+--                               decoy's gain is larger
 -- discovered          BOOLEAN   whether q_value is at most $level
 -- side                VARCHAR   top or bottom: whether activations are larger or smaller, on
 --                               average, where the predicate holds
@@ -45,22 +47,22 @@
 with
     competing as (
         select
-            operator, layer, neuron, larger(gain, decoy_gain) as winning,
+            operator, layer, neuron, abs(gain - decoy_gain) as lead,
             (gain > decoy_gain)::integer as own, (decoy_gain > gain)::integer as of_decoy
         from discovery_search where gain <> decoy_gain
     ),
     counted as (
         select
-            operator, winning,
+            operator, lead,
             sum(sum(own)) over higher as neurons, sum(sum(of_decoy)) over higher as decoys
-        from competing group by operator, winning
-        window higher as (partition by operator order by winning desc)
+        from competing group by operator, lead
+        window higher as (partition by operator order by lead desc)
     ),
     controlled as (
         select
-            operator, winning,
+            operator, lead,
             smaller(1, min((decoys + 1) / larger(neurons, 1)) over (
-                partition by operator order by winning
+                partition by operator order by lead
                 rows between unbounded preceding and current row
             )) as q_value
         from counted
@@ -73,6 +75,6 @@ select
     catalogue_gain, catalogue_explained, short, short_explained
 from discovery_search
 join competing using (operator, layer, neuron)
-join controlled using (operator, winning)
+join controlled using (operator, lead)
 where predicate is not null
 order by operator, layer, neuron

@@ -116,8 +116,9 @@ class PermutationTestsWork:
         self.level, self.sets = load(Labels).level, load(Scores).answer_sets
         least_cells = load(Scores).least_cells
         self.grids = OperandGrids(self.subject, self.settings.neurons_per_unit, least_cells)
-        self.units, self.title = [*self.grids.units], f"permutation_tests {name}"
+        self.units = [*self.grids.units]
         self.a_round = len(self.units)
+        self.title = f"permutation_tests {name}, round 1"  # nothing is known of later rounds yet
         key = digest(
             [Path(__file__), null_distribution, heuristics, *self.grids.inputs],
             self.settings,
@@ -168,6 +169,8 @@ class PermutationTestsWork:
             for unit, neurons in zip(self.grids.units, waiting, strict=True):
                 size = len(neurons) if unit.group in plan else 0
                 self.units.append(replace(unit, size=size))
+            current = len(self.units) // self.a_round
+            self.title = f"permutation_tests {self.subject.name}, round {current}"
             return True
         first_round = self.grids.layers()
         last_round = [[before + unit for unit in units] for units in first_round]

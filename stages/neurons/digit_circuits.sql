@@ -20,9 +20,14 @@
 --                           alone, in logits
 -- share            DOUBLE   effect / effect of the digit's own top neurons: 1 if one circuit writes
 --                           both digits, 0 if each digit has its own circuit
+-- ci_low           DOUBLE   lower end of the bootstrap interval of share, over pairs within each
+--                           half; null if a half has a single pair
+-- ci_high          DOUBLE   upper end of the bootstrap interval of share
 -- share_by_chance  DOUBLE   expected share of k random neurons
 -- matched_share    DOUBLE   share of k other neurons of the nearest variance (digit_matched); null
 --                           if a layer has too few others
+-- matched_ci_low   DOUBLE   lower end of the bootstrap interval of matched_share
+-- matched_ci_high  DOUBLE   upper end of the bootstrap interval of matched_share
 -- std              DOUBLE   mean standard deviation of the top neurons' activations
 -- matched_std      DOUBLE   mean standard deviation of the matched neurons' activations
 -- iou              DOUBLE   neurons in both digits' sets / neurons in either set, 0 to 1; for a
@@ -31,29 +36,34 @@
 --                           sets do on average: k / (2n - k)
 with
     patched as (  -- every neuron, or the random sample; half: the other one, which selected it
-        select * replace (1 - half as half)
-        from digit_effects($first, $second, $third)
-        where layer in (select layer from digit_neurons)
-            and operator in (select operator from digit_neurons)
-    ),
-    chance as (
-        select digit, operator, half, layer, avg(effect) as effect from patched group by all
+        select digit, prompts.operator, 1 - half as half, layer, units[1] as neuron, pair,
+            logit_effect(patched, clean) as effect
+        from neuron_interventions as i
+        join runs as patched using (subject, intervention)
+        join runs as clean using (subject, experiment, pair)
+        join digit_prompts($first, $second, $third) as prompts using (subject, pair)
+        where experiment = 'neuron' and clean.intervention = 0
+            and position = 'last' and i.operator is null
+            and layer in (select layer from digit_neurons)
+            and prompts.operator in (select operator from digit_neurons)
     ),
     planned as (  -- the top neurons by attribution of all digits, and matched ones
-        select digit, digit_pairs.operator, 1 - half as half, layer, units[1] as neuron,
-            avg(logit_effect(p, c)) as effect
+        select digit, digit_pairs.operator, 1 - half as half, layer, units[1] as neuron, pair,
+            logit_effect(p, c) as effect
         from runs as p
         join runs as c using (pair)
         join digit_interventions as i on i.intervention = p.intervention
         join digit_pairs using (pair)
         where p.experiment = 'digit' and c.experiment = 'digit' and c.intervention = 0
             and component = 'neuron'
-        group by all
     ),
+    by_pair as (from planned union all from patched where not exists (from planned)),
     effects as (
-        select digit, operator, half, layer, neuron,
-            coalesce(planned.effect, patched.effect) as effect
-        from planned full join patched using (digit, operator, half, layer, neuron)
+        select digit, operator, half, layer, neuron, avg(effect) as effect
+        from by_pair group by all
+    ),
+    chance as (
+        select digit, operator, half, layer, avg(effect) as effect from patched group by all
     ),
     tops as (
         select digit, operator, half, k, layer, neuron, neurons
@@ -107,14 +117,67 @@ with
         left join matched using (digit, of_digit, operator, half, k, layer)
         left join shared using (digit, of_digit, operator, half, k, layer)
         group by operator, digit, of_digit, k
+    ),
+    sums as (
+        select by_pair.digit, tops.digit as of_digit, operator, half, k, pair,
+            sum(effect) as effect
+        from tops join by_pair using (operator, half, layer, neuron)
+        group by all
+    ),
+    matched_sums as (
+        select digit, of_digit, operator, half, k, pair, sum(effect) as matched_effect
+        from digit_matched join by_pair using (digit, operator, half, layer, neuron)
+        group by all
+    ),
+    places as (
+        select *, row_number() over (halves order by pair) - 1 as place, count(*) over halves as size
+        from (select distinct digit, operator, half, pair from by_pair)
+        window halves as (partition by digit, operator, half)
+    ),
+    draws as (  -- as in mediation_weights
+        select digit, operator, half, replicate, size,
+            lot($resampling_seed, 'digit', digit, operator, half, replicate, turn) % size as place
+        from
+            (select distinct digit, operator, half, size from places),
+            (select unnest(range($replicates)) as replicate),
+            unnest(range(size - 1)) as turns(turn)
+    ),
+    weights as (
+        select digit, operator, half, pair, replicate, count(*) / (size - 1) as weight
+        from draws join places using (digit, operator, half, size, place)
+        group by digit, operator, half, pair, replicate, size
+    ),
+    replicated as (
+        select digit, of_digit, operator, k, replicate,
+            sum(weight * effect) as effect, sum(weight * matched_effect) as matched_effect
+        from sums left join matched_sums using (digit, of_digit, operator, half, k, pair)
+        join weights using (digit, operator, half, pair)
+        group by all
+        having count(distinct half) = 2
+    ),
+    shares as (
+        select digit, of_digit, operator, k,
+            effect / any_value(effect) filter (where of_digit = digit) over own as share,
+            matched_effect / any_value(effect) filter (where of_digit = digit) over own as matched
+        from replicated
+        window own as (partition by operator, digit, k, replicate)
+    ),
+    intervals as (
+        select digit, of_digit, operator, k,
+            percentile_interval(share, $confidence) as edges,
+            percentile_interval(matched, $confidence) as matched_edges
+        from shares group by all
     )
 select
     $first as subject,
     operator, digit, of_digit, k, layers, effect,
     effect / any_value(effect) filter (where of_digit = digit) over own as share,
+    edges[1] as ci_low, edges[2] as ci_high,
     by_chance / any_value(effect) filter (where of_digit = digit) over own as share_by_chance,
     matched_effect / any_value(effect) filter (where of_digit = digit) over own as matched_share,
+    if(matched_effect is null, null, matched_edges[1]) as matched_ci_low,
+    if(matched_effect is null, null, matched_edges[2]) as matched_ci_high,
     std, matched_std, iou, iou_by_chance
-from pooled
+from pooled left join intervals using (operator, digit, of_digit, k)
 window own as (partition by operator, digit, k)
 order by operator, k, digit, of_digit

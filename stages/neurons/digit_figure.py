@@ -10,7 +10,7 @@ from stages.lib.drawing import drawing, heat
 from stages.lib.drawing.drawing import Figure
 
 DIGITS = {1: "first", 2: "second", 3: "third"}
-NOTHING = "no layer that is late for all digits has enough patched neurons for the smallest k"
+NOTHING = "no layer is late for all digits, or too few prompts are answered correctly"
 MEASURES = {
     "share": "effect / effect of\nits own top neurons",
     "matched_share": "the same of others of\nthe nearest variance",

@@ -23,7 +23,7 @@ LENSES = {
     "chance_correlation": ("logit lens of another neuron", drawing.GREY),
 }
 EXAMPLES, LAYERS = 4, 4  # neurons of each layer, layers
-NONE = "no neuron was shifted"
+NONE = "no neuron was shifted: no layer is late, or no prompt is answered correctly"
 LARGEST_DOT = 12  # square points, for models whose answers have few first digits
 
 
@@ -43,7 +43,7 @@ def agreement(tables: Tables, subject: str, _: Path) -> Figure:
     for operator, [axis], why in columns:
         rows = tables["vote_agreement"].filter(operator=operator)
         if rows.is_empty():
-            drawing.absent(axis, why)
+            drawing.absent(axis, NONE if why == drawing.NO_ROWS else why)
             continue
         layers = rows["layer"].to_list()
         for column, (label, colour) in LENSES.items():

@@ -111,7 +111,8 @@ QUERIES: dict[str, tuple[list[str], str]] = {
     ),
     "labels": (
         ["label_limits", "labels", "neuron_variances"],
-        """select operator, coalesce(value, 0) as value, total, too_few_draws, draws, needed, at_floor
+        """select operator, coalesce(value, 0) as value, total, too_few_draws, draws, needed,
+            at_floor
         from (
             select operator, count(*) as total
             from neuron_variances where subject = $subject group by operator)

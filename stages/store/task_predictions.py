@@ -40,6 +40,8 @@ def main(name: str) -> None:
     settings, tasks = subject.settings, prompts_of(subject)
     own = tokenizer.load(settings.source)
     loaded = checkpoint.from_settings(settings)
+    if settings.chat:
+        progress.say(f"tasks {name}: prompts are plain text, outside the chat template")
     texts, answers = tasks["prompt"].to_list(), tasks["answer"].to_list()
     encoded = ask.encode(own, texts, answers, settings.bos, settings.answer_token)
     contents.limits(settings.source).check_length(max(map(len, encoded.sequences)))

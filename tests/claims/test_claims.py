@@ -115,6 +115,20 @@ def test_what_holds_is_reproduced_and_what_nobody_measured_is_not_testable():
     ]
 
 
+def test_operators_without_rows_are_not_testable():
+    claim = entry(MEASURED.format("'divide'", "1"))
+    operators, verdicts = ["add", "subtract", "divide"], []
+    for only in ({}, {"only": ["add", "divide"]}):
+        rows = ledger.judged(claim | only, Database({}), "s", operators)
+        verdicts.append({row["operator"]: row["verdict"] for row in rows})
+    untested = {"add": "not testable here", "subtract": "not testable here"}
+    assert verdicts[0] == untested | {"divide": "reproduced"}
+    assert verdicts[1] == {"add": "not testable here", "divide": "reproduced"}
+    about_all = entry(MEASURED.format("null", "1"))
+    [row] = ledger.judged(about_all, Database({}), "s", operators)
+    assert row["operator"] is None
+
+
 def test_two_rows_of_one_operator_are_a_mistake():
     with pytest.raises(ValueError, match="claim c gives two rows"):
         judged(MEASURED.format("'add'", "unnest([1, 2])"))
@@ -123,7 +137,7 @@ def test_two_rows_of_one_operator_are_a_mistake():
 def test_every_statement_has_a_place_a_model_and_a_query_or_a_reason():
     assert STATEMENTS["claim"].n_unique() == len(LISTED)
     for claim in LISTED:
-        assert KEYS <= claim.keys() <= {*KEYS, "study", "query", "why"}
+        assert KEYS <= claim.keys() <= {*KEYS, "only", "study", "query", "why"}
         assert ("query" in claim) != ("why" in claim)
         assert claim.get("study") in (None, "training", "digits")
         assert claim["published"].keys() <= {"of", "all", "add", "subtract", "multiply", "divide"}
@@ -194,7 +208,8 @@ def test_every_chapters_statements_are_listed_and_every_key_is_explained():
     explained = re.findall(
         r"^\| ([\w, ]+) \|", (ledger.STAGES / "claims/README.md").read_text(), re.MULTILINE
     )
-    assert ", ".join(explained) == "key, claim, source, statement, published, query, study, why"
+    keys = ["key", "claim, source, statement", "published", "query", "only", "study", "why"]
+    assert explained == keys
 
 
 def test_a_query_asks_the_tables_for_what_the_claim_says(micro: Path):
@@ -283,6 +298,7 @@ def test_verdicts_put_all_subjects_side_by_side(tmp_path: Path):
         (0.1, (0.1, 0.1), 3.0, "reproduced"),
         (0.1, (0.1, None), 3.0, "reproduced"),
         (0.6, (0.1, 0.1), 3.0, "not reproduced"),
+        (0.5, (0.1, 0.1), 3.0, "not testable here"),  # its interval contains 0.5
         (0.1, (0.6, 0.1), 3.0, "not testable here"),
         (0.1, (0.1, 0.6), 3.0, "not testable here"),
         (0.1, (0.1, 0.1), -3.0, "not testable here"),
@@ -298,8 +314,8 @@ def test_digits_are_judged_model_by_model(
 ):
     """Two digits share part of their effects one way and nothing the other way.
 
-    controls: share of random neurons, and of neurons that vary as much; effect: of each digit's own
-    top neurons. Only the model's own rows count.
+    Intervals are 0.1 wide. controls: share of random neurons, and of neurons that vary as much;
+    effect: of each digit's own top neurons. Only the model's own rows count.
     """
     monkeypatch.chdir(tmp_path)
     shares = pl.DataFrame(
@@ -307,12 +323,14 @@ def test_digits_are_judged_model_by_model(
     )
     by_chance, matched = (pl.lit(share, pl.Float64) for share in controls)
     shares = shares.with_columns(share_by_chance=by_chance, matched_share=matched)
+    share = pl.col("share")
+    shares = shares.with_columns(ci_low=share - 0.05, ci_high=share + 0.05)
     shares = shares.with_columns(effect=effect * pl.col("share"))
     operators = pl.DataFrame({"operator": ["add", "divide"]})
     table = operators.join(shares, how="cross").join(pl.DataFrame({"k": [5, 50]}), how="cross")
     folder = Path("data/neurons/digit_circuits")
     write_table(table.with_columns(subject=pl.lit("m-first")), folder / "m.parquet")
-    others = table.with_columns(subject=pl.lit("o-first"), share=0.9)
+    others = table.with_columns(subject=pl.lit("o-first"), share=0.9, ci_low=0.8)
     write_table(others, folder / "other.parquet")
     study_claims.main("digits", "m")
     judged = pl.read_parquet("data/claims/study_claims/m.parquet")
@@ -322,8 +340,8 @@ def test_digits_are_judged_model_by_model(
         "digits_have_circuits_of_their_own",
         "add",
         pytest.approx(shared / 2),
-        0,
-        shared,
+        -0.05,
+        pytest.approx(shared + 0.05),
         verdict,
     )
     assert judged.select(columns).rows() == [printed]

@@ -157,9 +157,10 @@ def test_decoys_control_false_discoveries(effect: float):
     for neuron, gain, decoy in gains:
         if gain > decoy:
             rates = []
-            for threshold in {max(g, d) for _, g, d in gains if g != d and max(g, d) <= gain}:
-                wins = sum(g > d and g >= threshold for _, g, d in gains)
-                lost = sum(d > g and d >= threshold for _, g, d in gains)
+            leads = {abs(g - d) for _, g, d in gains if 0 < abs(g - d) <= gain - decoy}
+            for threshold in leads:
+                wins = sum(g - d >= threshold for _, g, d in gains)
+                lost = sum(d - g >= threshold for _, g, d in gains)
                 rates.append((lost + 1) / max(wins, 1))
             expected[neuron] = min(1, *rates)
     own = discovered.drop_nulls("q_value")
@@ -169,6 +170,15 @@ def test_decoys_control_false_discoveries(effect: float):
     right = (neurons < 70).sum()
     assert right >= 0.85 * len(neurons)
     assert right > 50 if effect else len(neurons) == 0
+
+
+def test_decoys_of_great_gain_hide_no_neuron():
+    """Some maps fit any labels well; then a neuron's gain is great, and so is its decoy's."""
+    table = searched(0, 210, 60.0)
+    both = table.head(1).with_columns(neuron=pl.lit(999, pl.Int32), gain=700.0, decoy_gain=703.0)
+    tables = {"discovery_search": pl.concat([table, both.cast(SCHEMA)])}  # type: ignore[arg-type]
+    discovered = ask("discovered", tables, subject="s", level=0.1).filter("discovered")
+    assert (discovered["neuron"] < 70).sum() > 50
 
 
 def test_discovered_predicates_are_compared_with_labels():

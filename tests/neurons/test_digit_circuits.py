@@ -10,6 +10,7 @@ import duckdb
 import numpy as np
 import polars as pl
 import pytest
+from polars import selectors
 from polars.testing import assert_frame_equal
 
 from stages.neurons import digit_figure
@@ -188,10 +189,11 @@ def mean_effects(given: Tables) -> pl.DataFrame:
     return rows.agg(effect=effect).sort(KEYS)
 
 
-def ask_digits(given: Tables, ks: list[int] = KS) -> pl.DataFrame:
+def ask_digits(given: Tables, ks: list[int] = KS, replicates: int = 20) -> pl.DataFrame:
     names = ["pairs", "neuron_interventions", "runs", "digit_neurons", "digit_matched"]
     names += ["digit_pairs", "digit_interventions"]
-    return ask("digit_circuits", only(given, *names), **digits_of(given), operator_ks=ks)
+    draws = {"replicates": replicates, "confidence": 0.9, "resampling_seed": 0}
+    return ask("digit_circuits", only(given, *names), **digits_of(given), **draws, operator_ks=ks)
 
 
 def deviations_of(given: Tables) -> np.ndarray:
@@ -280,6 +282,46 @@ def test_shares_and_overlaps_are_those_of_brute_force():
         assert row["layers"] == LAYERS - FIRST
 
 
+def test_intervals_are_those_of_another_bootstrap():
+    effects = np.random.default_rng(3).uniform(1, 2, (2, LAYERS, NEURONS))
+    given = of_digits(effects, noise=1.0)
+    table = ask_digits(given, [1], replicates=4000).filter(operator=OPERATORS[0])
+    late = late_neurons(given["neuron_interventions"])
+    runs = given["runs"].filter(experiment="neuron").join(halves(given), on=["subject", "pair"])
+    runs = runs.join(late, on=["subject", "intervention"]).filter(operator=OPERATORS[0])
+    runs = runs.with_columns(value=pl.col("counterfactual_logit").cast(pl.Float64) / 2)
+    means = runs.group_by(KEYS).agg(pl.col("value").mean())
+    tops = means.sort("value", descending=True).group_by("subject", "half", "layer").head(1)
+    for row in table.rows(named=True):
+        measured = runs.filter(subject=DIGITS[row["digit"] - 1])
+        shares = [
+            resampled(measured, tops.filter(subject=DIGITS[digit - 1]))
+            for digit in (row["of_digit"], row["digit"])
+        ]
+        low, high = np.quantile(shares[0] / shares[1], [0.05, 0.95])
+        width = high - low
+        assert row["ci_low"] == pytest.approx(low, abs=0.1 * width)
+        assert row["ci_high"] == pytest.approx(high, abs=0.1 * width)
+        assert width > 0 or row["digit"] == row["of_digit"]
+
+
+def resampled(runs: pl.DataFrame, tops: pl.DataFrame) -> np.ndarray:
+    """Return bootstrap effects of top neurons on the half that did not select them.
+
+    The draws depend on the half alone, so that effects of different neurons have the same draws.
+    """
+    other = pl.col("half").replace_strict([0, 1], [1, 0], return_dtype=pl.Int64)
+    sites = ["half", "layer", "neuron"]
+    own = runs.join(tops.with_columns(other).select(sites), on=sites)
+    effects = np.zeros(4000)
+    for (half,), rows in own.group_by("half"):
+        sums = rows.group_by("pair").agg(pl.col("value").sum()).sort("pair")["value"].to_numpy()
+        random = np.random.default_rng(half)
+        draws = random.integers(len(sums), size=(4000, len(sums) - 1))
+        effects += sums[draws].mean(1) / 2
+    return effects
+
+
 def test_noise_has_no_circuits_and_a_choice_by_luck_gains_nothing():
     given = of_digits(np.zeros((3, LAYERS, NEURONS)), noise=1.0)
     table = ask_digits(given, [1])
@@ -299,7 +341,8 @@ def test_a_prompt_is_in_one_half_whatever_the_numbers_of_its_pairs():
     for name in ("pairs", "runs"):
         pair = pl.col("pair").replace_strict(numbers, others, return_dtype=pl.Int32)
         renumbered[name] = given[name].with_columns(pair)
-    measures = ask_digits(given), ask_digits(renumbered)
+    drawn = selectors.contains("ci_")  # by the numbers of pairs
+    measures = [ask_digits(tables).drop(drawn) for tables in (given, renumbered)]
     assert_frame_equal(*measures, rel_tol=1e-6)
     assert measures[0].height
 

@@ -47,7 +47,7 @@ def solved(template: str, words: Mapping[Operator, Words]) -> list[SolvedExample
     patterns = {"op1": number, "symbol": symbol, "op2": number}
     parts = [(literal, name) for literal, name, _, _ in Formatter().parse(template.rstrip())]
     before, first = parts[0]
-    pattern = []
+    pattern: list[str] = []
     for literal, name in [("", first), *parts[1:]]:
         pattern += map(re.escape, literal.split())
         if name:
@@ -61,7 +61,7 @@ def solved(template: str, words: Mapping[Operator, Words]) -> list[SolvedExample
 
 def unread(template: str, examples: Collection[SolvedExample]) -> bool:
     """Return whether numbers stand before a template's question, but no example was read."""
-    before = next(Formatter().parse(template))[0]
+    [(before, *_), *_] = Formatter().parse(template)
     return not examples and any(map(str.isdigit, before))
 
 
