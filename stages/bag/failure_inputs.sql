@@ -3,11 +3,12 @@
 --
 -- subject      VARCHAR  the model
 -- operator     VARCHAR  add, subtract, multiply or divide
--- feature      VARCHAR  feature by which cells are grouped: split; split and mirror (that of op2
---                       before op1, where the result is the same), both only for models trained
---                       here; order of operands; units, digits (how many) and span ($span long) of
---                       op1, op2 and result; carries; borrows; carried (tens of the product of the
---                       units); slack (how far op1 is from giving another quotient)
+-- feature      VARCHAR  feature by which cells are grouped. Only for models trained here: split;
+--                       split and mirror (the split of the cell, and of the cell with op1 and op2
+--                       exchanged, for add and multiply). For all models: order of operands; units,
+--                       digits (how many) and span ($span long) of op1, op2 and result; carries;
+--                       borrows; carried (tens of the product of the units); slack (how far op1 is
+--                       from giving another quotient)
 -- value        VARCHAR  value of the feature
 -- cells        BIGINT   number of cells with this value
 -- failures     BIGINT   number of these cells that are answered wrongly

@@ -1,7 +1,7 @@
 -- Ablations of whole heuristics: all neurons that have a heuristic are ablated together at the last
 -- position (Sec. 4.2, Fig. 7). A control ablates as many neurons of other heuristics in each of the
 -- same layers; if a layer has too few, there is no control. Every heuristic that is a label is
--- ablated. By each of the other two criteria, the heuristics with most neurons are.
+-- ablated. By each of the other two criteria, only the heuristics with most neurons are ablated.
 --
 -- subject       VARCHAR    the model
 -- intervention  INTEGER    number of the intervention, from 0; one row per patch
@@ -16,8 +16,8 @@
 --                          each once for the same neurons; null for the clean run
 -- criterion     VARCHAR    criterion by which neurons have the heuristic, as in heuristic_neurons:
 --                          label, fdr or threshold; null for the clean run
--- arm           VARCHAR    heuristic; control (random neurons of other heuristics, which have this
---                          one by no criterion); or none for the operator's clean run
+-- arm           VARCHAR    heuristic; control (random neurons that have other heuristics, and not
+--                          this one by any criterion); or none for the operator's clean run
 -- heuristic     VARCHAR    heuristic whose neurons are ablated, or matched in number and avoided by
 --                          a control; null for the clean run
 -- neurons       INTEGER    number of ablated neurons in all layers together, at least

@@ -11,8 +11,8 @@
 -- ablation           VARCHAR  value that ablated neurons take: zero or mean (pooled over operators)
 -- neurons_per_layer  INTEGER  number of neurons to be ablated in each late layer; 0 is the clean
 --                             run
--- neurons            DOUBLE   mean number of neurons that were ablated, in all layers together; an
---                             arm may have no more
+-- neurons            DOUBLE   mean number of neurons that were ablated, in all layers together;
+--                             below neurons_per_layer x layers if an arm has fewer neurons
 -- accuracy           DOUBLE   share of prompts still answered correctly, 0 to 1
 -- ci_low             DOUBLE   lower end of the accuracy's bootstrap interval, over seeds and
 --                             prompts, 0 to 1

@@ -1,6 +1,6 @@
 -- How often the prediction follows when late neurons are set to their mean activation over cells
--- whose result has another digit at one place, or that carry where the prompt does not. The whole
--- model answers all prompts correctly.
+-- whose result has another digit at one place, or over cells with a carry other than the prompt's.
+-- The whole model answers all prompts correctly.
 --
 -- subject        VARCHAR  the model
 -- operator       VARCHAR  add, subtract, multiply or divide

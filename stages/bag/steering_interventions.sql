@@ -1,8 +1,8 @@
 -- Set late neurons to their mean activation over cells whose result has another digit (Du et al.
 -- 2025, who rank neurons by a linear classifier of the digit, and set those of the source digit to
--- zero), or that carry where the prompt does not. Neurons are ranked by the share of their variance
--- that the digit or the carry explains on discovery cells. Every run has its values in
--- steering_given.h5.
+-- zero), or over cells with a carry other than the prompt's. Neurons are ranked by the share of
+-- their variance that the digit or the carry explains on discovery cells. Every run has its values
+-- in steering_given.h5.
 --
 -- subject       VARCHAR    the model
 -- intervention  INTEGER    number of the intervention, from 0; one row per patch

@@ -6,7 +6,7 @@ node's input, for a head to each of its queries, keys and values.
 
 A circuit of heads of this project is a circuit of nodes: it names heads, keeps all MLPs, and scores
 no edge. So an edge is in the graph if both its nodes are, and its score is 0. MLPs and the
-embedding have no score, by which MIB keeps them in every circuit. Circuits of neurons have no such
+embedding have no score, so MIB keeps them in every circuit. Circuits of neurons have no such
 form: MIB's neurons are coordinates of a node's output, not neurons of an MLP.
 """
 

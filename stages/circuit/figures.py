@@ -45,7 +45,7 @@ POSITIONS = {  # at which probes read -> colour
     "op2": drawing.SKY,
     "last": drawing.VERMILION,
 }
-NOT_CUT = "nothing is cut"
+NOT_CUT = "no edge is cut, or numbers have several tokens"
 NO_PROBE = "too few prompts are answered correctly for a probe"
 MANY = 100  # heads, from which on sizes of circuits are spread by their square roots
 LOWEST = -1.0  # lower values of faithfulness are written, not drawn

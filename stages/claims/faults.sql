@@ -3,9 +3,9 @@
 --
 -- subject       VARCHAR  the model
 -- operator      VARCHAR  add, subtract, multiply or divide
--- fault         VARCHAR  name of the fault. Of sizes k: as in fault_scores, or both sizes. Of
---                        controls: as in fault_knockouts. Of ablations by prompt: ranking by count,
---                        or control with associated neurons. Of circuits: ranking by mean + std
+-- fault         VARCHAR  name of the fault. For sizes k, as in fault_scores, or both sizes; for
+--                        controls, as in fault_knockouts; for ablations by prompt, ranking by count
+--                        or control with associated neurons; for circuits, ranking by mean + std
 -- number        VARCHAR  number of the fault in the list at the end of the study's page; null if
 --                        only its text has it
 -- criterion     VARCHAR  for ablations, criterion by which neurons have heuristics, as in

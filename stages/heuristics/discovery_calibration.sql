@@ -2,8 +2,8 @@
 -- are known.
 --
 -- A predicate is right if the same cells satisfy it as the planted heuristic, or exactly the other
--- cells. The search knows no heuristics. It gives a neuron one predicate, so recall is at most one
--- half on mixtures, which have two heuristics.
+-- cells. The search knows no heuristics. It gives a neuron one predicate, so recall is at most
+-- about one half on mixtures, most of which have two heuristics.
 --
 -- grade       VARCHAR  how exactly neurons implement what was planted: exact, partial, soft,
 --                      mixture (of two heuristics), noise (nothing was planted) or all

@@ -2,7 +2,7 @@
 -- known, at the false discovery rate of the settings.
 --
 -- threshold        DOUBLE  smallest chance-corrected score of a label, 0 to 1: the threshold with
---                          the largest f1, and of equals the largest
+--                          the largest f1; the largest of these thresholds if several tie
 -- level            DOUBLE  largest q_value of a label, 0 to 1
 -- precision        DOUBLE  precision over all labels of `planted`, noise neurons included, 0 to 1
 -- recall           DOUBLE  recall over all planted pairs, imperfect ones included, 0 to 1

@@ -35,8 +35,9 @@
 --                             p_family as small are labelled
 -- strong            BOOLEAN   whether the map is far from zero on the heuristic's cells, on this
 --                             side: by at least $smallest_strength root mean squares of the map
--- nonredundant      BOOLEAN   whether the match is strong and not redundant: no better strong match
---                             of the neuron shares more cells with it than chance
+-- nonredundant      BOOLEAN   whether the match is strong and not redundant. It is redundant if its
+--                             cells overlap those of a better strong match of the neuron, on the
+--                             same side, by at least $largest_overlap (chance-corrected)
 with
     candidates as (
         select

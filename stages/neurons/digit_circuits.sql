@@ -130,7 +130,8 @@ with
         group by all
     ),
     places as (
-        select *, row_number() over (halves order by pair) - 1 as place, count(*) over halves as size
+        select *, row_number() over (halves order by pair) - 1 as place,
+            count(*) over halves as size
         from (select distinct digit, operator, half, pair from by_pair)
         window halves as (partition by digit, operator, half)
     ),

@@ -9,8 +9,8 @@
 -- arm                VARCHAR  which neurons are ablated: heuristic or control, as in
 --                             trajectory_interventions
 -- neurons_per_layer  INTEGER  number of neurons to be set to 0 in each late layer
--- neurons            DOUBLE   mean number of neurons that were set to 0, in all layers together; an
---                             arm may have no more
+-- neurons            DOUBLE   mean number of neurons that were set to 0, in all layers together;
+--                             below neurons_per_layer x layers if an arm has fewer neurons
 -- accuracy           DOUBLE   share of prompts still answered correctly, 0 to 1
 -- accuracy_std       DOUBLE   standard deviation of the accuracy over seeds of pairs
 -- prompts            BIGINT   number of evaluation prompts; the model at this checkpoint answers

@@ -1,10 +1,10 @@
 -- CPR and CMD of each ranking, as MIB's circuit track computes them from a curve of faithfulness:
 -- trapezoids between ten circuit sizes, 0.1 % to 100 % of the ranked units.
 --
--- Heads are nodes as in MIB, with all MLPs kept. Its faithfulness is of logit differences, that of
--- this project is of normalised logits. Neurons of MLPs are no level of MIB: its neurons are
--- coordinates of a node's output. A size that was not measured lies on the line between the nearest
--- smaller and larger circuit.
+-- Heads are nodes as in MIB, with all MLPs kept. MIB's faithfulness is computed from logit
+-- differences, this project's from normalised logits. MIB has no level for neurons of MLPs: its
+-- neurons are coordinates of a node's output. A size that was not measured lies on the line between
+-- the nearest smaller and larger circuit.
 --
 -- subject       VARCHAR   the model
 -- operator      VARCHAR   add, subtract, multiply or divide

@@ -115,13 +115,14 @@ def _default(settings: dict) -> list[Phase]:
             [
                 _target("heuristics", "label_calibration"),
                 _target("heuristics", "discovery_calibration"),
-                *targets("heuristics", "discovered", "matches", "spectra"),
+                *targets("heuristics", "discovered", "matches"),
             ],
             [
                 *targets("circuit", "circuit_figures"),
                 *targets("neurons", "neuron_figures", "vote_figures"),
                 *targets("mediation", "mediation_effects"),
                 *targets("theories", "helix_fits"),
+                *targets("heuristics", "spectra"),
                 *targets("claims", "fault_scores"),
                 *targets("store", "figures", "task_accuracy"),
             ],
