@@ -51,7 +51,7 @@ class Rates:
             return f"forward passes are measured on this model: {speed}"
         speed = f"{2 * self.products / 1e9:,.0f} GFLOP/s of a core, measured now"
         why = f"assumed from the speed of this machine's matrix products ({speed})"
-        return f"forward passes are {why}; --measure runs the model itself"
+        return f"forward passes are {why}; --measure runs a model whose folder has weights"
 
 
 def layer_products(a: Architecture) -> int:
