@@ -327,7 +327,7 @@ def test_attribution_finds_the_neurons_of_the_largest_effect_as_the_table_says()
     assert len(operators) == len(OPERATORS)
     assert {(each["sampled_above"], each["recall"]) for each in operators} == {("0", "1.0")}
     sampled = sorted(int(each["sampled"]) for each in operators)
-    assert f"{sampled[0]} to {sampled[-1]} random ones are not among" in PAGE
+    assert f"{sampled[0]} to {sampled[-1]} (by operator) are not among" in PAGE
     assert {each["top"] for each in operators} == {"192"}
     for each in operators:
         assert shown.is_rounded("0.26", float(each["ci_low"]))

@@ -23,7 +23,8 @@ from stages.report.page.payloads import deflated, figures, tables
 from stages.report.page.rows import database
 from stages.report.settings import Report
 
-NEEDED = ["labels", "neuron_effects", "neuron_variances"]  # to select neurons
+# to select neurons, and for findings
+NEEDED = ["label_limits", "labels", "neuron_effects", "neuron_variances"]
 
 
 def main(subject: str) -> None:

@@ -112,9 +112,6 @@ def given_up(costs: Costs, sizes: Sizes) -> Iterator[str]:
         largest = f"the {sizes.patched_neurons:,} of largest attribution"
         random = f"{costs.sampled(sizes):,} random ones"
         yield f"neurons patched: {largest} and {random} of {usual_patched}"
-        least = min(costs.params["operator_overlaps"]["operator_ks"])
-        if sizes.patched_neurons < least:
-            yield f"neurons that operators share: these take at least {least} patched neurons"
     if sizes.pairs_per_split is not None:
         pairs = f"{sizes.pairs_per_split} of {usual}"
         yield f"pairs of prompts: {pairs} for each operator, split and seed"
@@ -129,6 +126,9 @@ def given_up(costs: Costs, sizes: Sizes) -> Iterator[str]:
         yield "mediation: heads one by one"
     if sizes.single_units is False:
         yield "mediation: neurons and coordinates of late layers one by one"
+    least = min(costs.params["operator_overlaps"]["operator_ks"])
+    if sizes.patched_neurons is not None and sizes.patched_neurons < least:
+        yield f"neurons that operators share: these take at least {least} patched neurons of a layer"
 
 
 def unaffected(costs: Costs, section: str) -> list[CostRow]:
