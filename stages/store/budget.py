@@ -128,7 +128,7 @@ def given_up(costs: Costs, sizes: Sizes) -> Iterator[str]:
         yield "mediation: neurons and coordinates of late layers one by one"
     least = min(costs.params["operator_overlaps"]["operator_ks"])
     if sizes.patched_neurons is not None and sizes.patched_neurons < least:
-        yield f"neurons that operators share: these take at least {least} patched neurons of a layer"
+        yield f"neurons that operators share, which take {least} patched neurons of a layer"
 
 
 def unaffected(costs: Costs, section: str) -> list[CostRow]:
