@@ -112,9 +112,8 @@ FINDINGS = {
     "predicates": [
         """select discovered from discovered_and_labels
         where subject = 'abacus' and operator = 'add' and layer is null""",
-        """select sum(catalogue_explained) / sum(explained)
-        from discovered_and_labels join late_layers using (subject)
-        where subject = 'abacus' and operator = 'add' and layer >= first_layer""",
+        """select measured, ci_low, ci_high from claims where subject = 'abacus'
+            and claim = 'catalogue_explains_as_much_at_equal_bits' and operator = 'add'""",
     ],
     "steering": [
         """select neurons, follows from steering
