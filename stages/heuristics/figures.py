@@ -24,6 +24,7 @@ from stages.lib.drawing.drawing import BLUE, GREEN, GUIDE, VERMILION, Axes, Figu
 TABLES = [
     "heuristics/labels.parquet",
     "heuristics/label_limits.parquet",
+    "heuristics/label_votes.parquet",
     "heuristics/matches.parquet",
     "heuristics/classified_share.parquet",
     "heuristics/explained.parquet",
@@ -38,6 +39,11 @@ QUANTITIES = {
     "any": "any heuristic",
     "operands": "a heuristic of the operands",
     "result": "a heuristic of the result",
+}
+VERDICTS = {  # of the measured change on a label -> its name in a figure
+    ("verdict", "kept"): ("kept", BLUE),
+    ("verdict", "inverted"): ("inverted", VERMILION),
+    ("control_verdict", "kept"): ("kept with another neuron's change", GUIDE),
 }
 ABOUT = {"activation": "operands", "contribution": "the result"}  # map -> what its labels are about
 FEW_LAYERS = 8  # largest number of layers that a legend names; more layers have a colour bar
@@ -290,6 +296,36 @@ def _dots(axis: Axes, part: pl.DataFrame, colours: dict[Any, Any]) -> None:
     axis.text(0.03, 0.97, text, transform=axis.transAxes, va="top", fontsize=7)
 
 
+def label_votes(study: Study) -> Figure:
+    """Draw which share of labels about the result the measured changes of logits keep."""
+    title = "labels about the result that hold for the measured change of logits, by layer"
+    figure, axes = study.panels(1, title, (2.0, 1.8))
+    axes[0, 0].set_ylabel("share of labels")
+    for axis, operator in zip(axes[0], study.operators, strict=True):
+        axis.set(title=operator, xlabel="layer", ylim=(-0.05, 1.05))
+        rows = study.tables["label_votes"].filter(operator=operator)
+        if rows.is_empty():
+            drawing.absent(axis, _why_no_votes(study, operator))
+            continue
+        for (column, verdict), (label, colour) in VERDICTS.items():
+            known = rows.drop_nulls(column).group_by("layer")
+            shares = known.agg(share=(pl.col(column) == verdict).mean()).sort("layer")
+            drawing.curve(axis, shares["layer"], shares["share"], label, colour)
+        axis.set_xticks(drawing.evenly(rows["layer"].unique().sort().to_list(), 6))
+    drawing.legend(figure)
+    return figure
+
+
+def _why_no_votes(study: Study, operator: str) -> str:
+    """Return why no label of an operator was scored on measured changes."""
+    labels = study.tables["labels"].filter(operator=operator)
+    if labels.is_empty():
+        return why_none(study, operator)
+    if labels.filter(quantity="result").is_empty():
+        return f"no label is about {ABOUT['contribution']}"
+    return "no neuron with a label about the result was shifted"
+
+
 FIGURES: dict[str, Callable[[Study], Figure]] = {
     "neurons_by_kind": neurons_by_kind,
     "score_against_chance": score_against_chance,
@@ -297,6 +333,7 @@ FIGURES: dict[str, Callable[[Study], Figure]] = {
     "classified_share_operands": partial(classified_share, quantities="operands"),
     "classified_share_result": partial(classified_share, quantities="result"),
     "explained": explained,
+    "label_votes": label_votes,
 }
 
 if __name__ == "__main__":

@@ -25,6 +25,14 @@ LABELS: list[tuple[int, int, str, str, str, float]] = [
     (1, 3, "result mod 3 = 1", "modulo", "result", 0.8),
     (1, 4, "result in {3, 7}", "multi-result", "result", 0.75),
 ]
+# layer, neuron, verdict, verdict of the control
+VOTES: list[tuple[int, int, str, str | None]] = [
+    (1, 0, "kept", "kept"),
+    (1, 1, "kept", "lost"),
+    (1, 2, "inverted", "inverted"),
+    (1, 3, "lost", None),
+    (2, 0, "kept", "lost"),
+]
 
 
 def activations(layer: int, operator: str) -> np.ndarray:
@@ -88,7 +96,12 @@ def tables() -> Tables:
     limits = crossed(
         operator=OPERATORS, neurons=[500], draws=[120], controlled=[0], too_few_draws=[False]
     )
+    votes = []
+    for layer, neuron, verdict, control in VOTES:
+        keys = {"operator": "add", "layer": layer, "neuron": neuron}
+        votes.append(keys | {"verdict": verdict, "control_verdict": control})
     return {
+        "label_votes": made("label_votes", votes),
         "labels": made("labels", labels()).drop("score").join(scores, on=["neuron", "heuristic"]),
         "label_limits": made("label_limits", limits),
         "matches": matches,

@@ -19,6 +19,7 @@ from tests.heuristics import heuristic_figure_tables as tables
 from tests.heuristics.heuristic_figure_tables import OP1, OP2, SIDE, THRESHOLD, value_logits
 
 MADE, SHARED = tables.tables(), tables.calibration()
+NEED_LABELS = ("neurons_by_kind", "explained", "label_votes")
 NAMES = {*figures.FIGURES, "matched_neurons_add", "matched_neurons_subtract"}
 
 pytestmark = pytest.mark.usefixtures("close_figures")
@@ -57,7 +58,7 @@ def test_a_panel_without_data_says_so(study: Study, name: str):
     assert all("no data: " in texts(axis) for axis in panels)
     add, subtract, *_ = figures.FIGURES[name](study).axes
     assert "no data: " not in texts(add)
-    assert ("no data: " in texts(subtract)) == (name in ("neurons_by_kind", "explained"))
+    assert ("no data: " in texts(subtract)) == (name in NEED_LABELS)
 
 
 def test_an_operator_without_labels_says_so(study: Study):
@@ -213,6 +214,16 @@ def test_scores_are_drawn_over_chance_with_both_thresholds(study: Study):
     assert list(line(axis, "published threshold").get_ydata()) == [0.6, 0.6]
     threshold = line(axis, f"threshold in use: chance-corrected score {THRESHOLD}")
     assert list(threshold.get_ydata()) == [THRESHOLD, 1]
+
+
+def test_shares_of_labels_that_measured_changes_keep_are_lines(study: Study):
+    add, subtract = figures.label_votes(study).axes
+    kept, inverted = (list(line(add, name).get_ydata()) for name in ("kept", "inverted"))
+    assert (kept, inverted) == ([0.5, 1.0], [0.25, 0.0])
+    control = line(add, "kept with another neuron's change")
+    assert list(control.get_ydata()) == [1 / 3, 0]  # one label has no control
+    assert list(control.get_xdata()) == [1, 2]
+    assert "none of 500 neurons has a heuristic beyond chance" in texts(subtract)
 
 
 @pytest.mark.parametrize("quantities", figures.QUANTITIES)
