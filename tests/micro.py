@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from stages.lib.core.files import replacing
@@ -191,6 +192,17 @@ def changed(settings: dict[str, Any]) -> dict[str, Any]:
         "with_mediation": dumped | whole["finetuned"],
         "sized": known | whole["sizes"],
     }
+
+
+def begin_project(folder: Path, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a folder the current project: with this project's stages, and all settings in a file."""
+    (folder / "params.yaml").write_text(yaml.safe_dump(whole))
+    (folder / "stages").symlink_to(ROOT / "stages")
+    monkeypatch.setattr(
+        "stages.lib.core.settings.files",
+        lambda root=Path(): [root / "params.yaml"],
+    )
+    monkeypatch.chdir(folder)
 
 
 def write_settings(folder: Path, whole: dict[str, Any]) -> None:

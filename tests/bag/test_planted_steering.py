@@ -13,7 +13,6 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-import yaml
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from stages.bag import digit_means, steering_given
@@ -23,7 +22,7 @@ from stages.lib.model import tokenizer as tokenizers
 from stages.lib.sql import stage as query
 from stages.lib.subject import Subject
 from stages.store import architecture, dump, prompts
-from tests.micro import ROOT, SETTINGS, alone, changed, merged
+from tests.micro import SETTINGS, alone, begin_project, changed, merged
 
 LARGEST, COPIES, NOISE = 19, 4, 8
 OPERANDS = LARGEST + 1
@@ -122,13 +121,7 @@ def steered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pl.DataFrame:
     whole = changed(merged(SETTINGS, MICRO))
     entries = alone("m", **entry)["subjects"]
     whole |= dict.fromkeys(("subjects", "with_pairs", "known", "with_activations"), entries)
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump(whole | {"sized": entries}))
-    (tmp_path / "stages").symlink_to(ROOT / "stages")
-    monkeypatch.setattr(
-        "stages.lib.core.settings.files",
-        lambda root=Path(): [root / "params.yaml"],
-    )
-    monkeypatch.chdir(tmp_path)
+    begin_project(tmp_path, whole | {"sized": entries}, monkeypatch)
     query.main("corpus/cells")
     prompts.main("m")
     dump.main("m")

@@ -6,7 +6,7 @@ import pytest
 
 from stages.lib.core.vocabulary import ARITHMETIC
 from stages.lib.core.vocabulary import TASKS as TASKS_OF_PAIRS
-from stages.mediation.pairs.examples import SolvedExample, solved
+from stages.mediation.pairs.examples import SolvedExample, solved, unread
 from tests.mediation.paired import (
     SHOTS,
     TASKS,
@@ -44,6 +44,21 @@ SHOWN = [SolvedExample("add", 5, 3, 8), SolvedExample("subtract", 9, 4, 5)]
 )
 def test_solved_examples_are_texts_like_the_question(template: str, expected: list[SolvedExample]):
     assert solved(template, TASKS.operators) == expected
+
+
+@pytest.mark.parametrize(
+    ("template", "is_unread"),
+    [
+        ("{op1}{symbol}{op2}=", False),
+        ("Add up.\n{op1}{symbol}{op2}=", False),
+        (MODEL["template"], False),
+        ("5+3: 8\n{op1}{symbol}{op2}=", True),
+    ],
+)
+def test_numbers_before_the_question_that_are_no_example_are_noticed(
+    template: str, is_unread: bool
+):
+    assert unread(template, solved(template, TASKS.operators)) == is_unread
 
 
 def test_pairs_are_of_the_model_s_facts_operands_and_examples(

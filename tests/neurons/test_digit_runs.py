@@ -18,7 +18,7 @@ from stages.lib.subject import Subject
 from stages.neurons import neuron_attributions
 from stages.store import architecture, prompts
 from tests import vocabularies
-from tests.micro import ROOT, SETTINGS, alone, changed, merged
+from tests.micro import SETTINGS, alone, begin_project, changed, merged
 from tests.neurons.test_digit_circuits import halves
 
 ENTRIES, OPERATORS = ("first", "second"), ("add", "multiply")
@@ -57,13 +57,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     digits = {"source": "model", "first": "first", "second": "second", "third": "second"}
     whole = changed(merged(SETTINGS, MICRO)) | {"digits": {"m": digits}}
     whole |= dict.fromkeys(("subjects", "with_pairs", "known", "with_mediation", "sized"), entries)
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump(whole))
-    (tmp_path / "stages").symlink_to(ROOT / "stages")
-    monkeypatch.setattr(
-        "stages.lib.core.settings.files",
-        lambda root=Path(): [root / "params.yaml"],
-    )
-    monkeypatch.chdir(tmp_path)
+    begin_project(tmp_path, whole, monkeypatch)
     query.main("corpus/cells")
     for name in ENTRIES:
         write_pairs(Subject.named(name))

@@ -33,7 +33,7 @@ from stages.subjects import origins
 from stages.theories import atoms, helix_fits, theory_fits
 from stages.theories.settings import Helix, TheoryFits
 from tests import vocabularies
-from tests.micro import ROOT, SETTINGS, alone, changed, merged
+from tests.micro import SETTINGS, alone, begin_project, changed, merged
 
 CASES = [
     ("digits", 0, None),
@@ -89,13 +89,7 @@ def subject(
         "largest_answer": largest_answer or 199,
     }
     whole |= dict.fromkeys(("with_pairs", "known", "with_mediation", "sized"), entry["subjects"])
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump(whole))
-    (tmp_path / "stages").symlink_to(ROOT / "stages")
-    monkeypatch.setattr(
-        "stages.lib.core.settings.files",
-        lambda root=Path(): [root / "params.yaml"],
-    )
-    monkeypatch.chdir(tmp_path)
+    begin_project(tmp_path, whole, monkeypatch)
     query.main("corpus/cells")
     prompts.main("s")
     dump.main("s")
