@@ -61,6 +61,19 @@ def test_numbers_before_the_question_that_are_no_example_are_noticed(
     assert unread(template, solved(template, TASKS.operators)) == is_unread
 
 
+def test_missing_pairs_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+):
+    """Some draws fail, and there is one for each pair."""
+    settings = {"pairs_per_template": dict.fromkeys(TASKS_OF_PAIRS, 9), "draws_per_pair": 1}
+    folder = project(tmp_path, "digits", trained_here=False, subject=MODEL, **settings, **SHOTS)
+    table = drawn(folder, monkeypatch)
+    wanted = 9 * len(TASKS.factual)
+    missing = wanted - table.filter(task="factual").height
+    assert missing > 0
+    assert f"{missing} pairs of factual are missing" in capfd.readouterr().err
+
+
 def test_pairs_are_of_the_model_s_facts_operands_and_examples(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
