@@ -58,6 +58,8 @@ class Noted:
             os.kill(processes.get(order, os.getpid()), signal.SIGKILL)
         if order in ("interrupt", "machine"):
             signal.pause()  # until it is ended
+        if order == "driver":
+            os._exit(1)  # before it does its unit, which may be the last
 
     def finish(self) -> None:
         (self.folder / "whole").touch()
