@@ -67,7 +67,7 @@ FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PREFIX = "warm-"
 DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
 # variables that are read when libraries are imported or Python starts
-SAME = ("PYTHONPATH", "OMP_NUM_THREADS", "PYTHONHASHSEED")
+SAME = ("PYTHONPATH", "OMP_NUM_THREADS", "POLARS_MAX_THREADS", "PYTHONHASHSEED")
 
 SCRIPT = """#!/bin/sh
 exec {python} -IS {caller} "$@"

@@ -12,7 +12,8 @@ study: the same, and the other models under study, and the checkpoints, beside e
 `dvc repro --all-pipelines`.
 
 Branches whose outputs all exist are left to the last `dvc repro`, which runs what changed. All
-these commands have one count of stages, and record the stages' seconds: see pipeline.py.
+these commands have one count of stages, and record the stages' seconds: see pipeline.py. One
+process has loaded the libraries for the stages of all commands: stages.warm.
 """
 
 import os
@@ -25,11 +26,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Lock
 
+from stages import warm
 from stages.lib.console.pipeline import Progress, Stage, in_order, needed, plan
 from stages.lib.core import environment
 from stages.lib.core.settings import read
 
-WARM = (sys.executable, "-m", "stages.warm", "dvc", "--wait-for-lock", "repro")
+REPRO = (sys.executable, "-P", str(warm.QUICK_DVC), "--wait-for-lock", "repro")
 
 Targets = list[str]  # what a `dvc repro` is called with
 
@@ -65,6 +67,15 @@ class Branch:
 
 
 def main(name: str) -> None:
+    """Run the pipeline for the default model, or all of it, below one stages.warm."""
+    # more threads than cores wait for each other: some stages then take ten times as long
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "POLARS_MAX_THREADS"), "1")
+    code = f"from stages.lib.console import branches; branches.run_named({name!r})"
+    command = [sys.executable, "-m", "stages.warm", sys.executable, "-c", code]
+    os.execv(command[0], command)
+
+
+def run_named(name: str) -> None:
     """Run the pipeline for the default model, or all of it. See run_all."""
     run_all(PHASES[name](read()), LAST[name])
 
@@ -197,16 +208,13 @@ def run(branches: list[Branch], progress: Progress) -> None:
     # in groups of their own, Ctrl-C reaches none of them before this process
     options: dict = {"stdout": subprocess.PIPE, "process_group": 0}
     if len(branches) > 1:
-        threads = str(workers // at_once)
-        # more threads than cores wait for each other: some stages then take ten times as long
-        limited = (environment.WORKERS, "OMP_NUM_THREADS", "POLARS_MAX_THREADS")
-        share = dict.fromkeys(limited, threads)
+        share = {environment.WORKERS: str(workers // at_once)}
         options |= {"env": os.environ | share, "stderr": subprocess.STDOUT}
     started: list[subprocess.Popen] = []
     lock = Lock()  # whole lines, so that branches do not mix theirs
 
     def reproduce(number: int) -> int:
-        process = subprocess.Popen([*WARM, *branches[number].arguments], **options)
+        process = subprocess.Popen([*REPRO, *branches[number].arguments], **options)
         started.append(process)
         assert process.stdout  # a pipe
         for line in process.stdout:
