@@ -104,7 +104,7 @@ def test_a_failed_branch_is_an_error_after_the_others_have_ended(
 
 
 def test_ctrl_c_ends_all_branches(tmp_path: Path):
-    """Two branches wait for each other's end; a signal to their parent alone ends them."""
+    """Two branches wait for each other's end; signals to their parent alone end them."""
     waits = "import os, sys, time\nopen(sys.argv[1], 'w').write(str(os.getpid()))\ntime.sleep(600)"
     code = (
         "import sys\n"
@@ -123,7 +123,8 @@ def test_ctrl_c_ends_all_branches(tmp_path: Path):
     )
     while not all(file.exists() and file.read_text() for file in files):
         assert process.poll() is None
-    process.send_signal(signal.SIGTERM)
+    for number in (signal.SIGTERM, signal.SIGINT):  # as from a shell and from what it started
+        process.send_signal(number)
     assert process.wait(60) == 128 + signal.SIGINT
     for file in files:
         with pytest.raises(ProcessLookupError):

@@ -21,7 +21,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Lock
@@ -32,6 +32,7 @@ from stages.lib.core import environment
 from stages.lib.core.settings import read
 
 REPRO = (sys.executable, "-P", str(warm.QUICK_DVC), "--wait-for-lock", "repro")
+SECONDS_BETWEEN_LOOKS = 0.2  # for signals
 
 Targets = list[str]  # what a `dvc repro` is called with
 
@@ -211,11 +212,23 @@ def run(branches: list[Branch], progress: Progress) -> None:
         share = {environment.WORKERS: str(workers // at_once)}
         options |= {"env": os.environ | share, "stderr": subprocess.STDOUT}
     started: list[subprocess.Popen] = []
+    signals: list[int] = []
     lock = Lock()  # whole lines, so that branches do not mix theirs
 
+    def end(number: int, *_: object) -> None:
+        """End all branches."""
+        signals.append(number)
+        for process in started:
+            with suppress(ProcessLookupError):  # it has ended
+                os.killpg(process.pid, signal.SIGTERM)  # while a stage runs, DVC ignores SIGINT
+
     def reproduce(number: int) -> int:
+        if signals:
+            return 1
         process = subprocess.Popen([*REPRO, *branches[number].arguments], **options)
         started.append(process)
+        if signals:
+            process.terminate()
         assert process.stdout  # a pipe
         for line in process.stdout:
             with lock, suppress(Exception):  # a run does not depend on the report of its progress
@@ -227,18 +240,16 @@ def run(branches: list[Branch], progress: Progress) -> None:
             progress.end(status == 0, number)
         return status
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
-    pool = ThreadPoolExecutor(at_once)
-    try:
-        failed = any(list(pool.map(reproduce, range(len(branches)))))
-    except KeyboardInterrupt:
-        pool.shutdown(wait=False, cancel_futures=True)
-        for process in started:
-            with suppress(ProcessLookupError):  # it has ended
-                os.killpg(process.pid, signal.SIGTERM)  # while a stage runs, DVC ignores SIGINT
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end)
+    with ThreadPoolExecutor(at_once) as pool:
+        futures = [pool.submit(reproduce, number) for number in range(len(branches))]
+        # two signals at once may leave a thread asleep that waits for others without a limit
+        while wait(futures, SECONDS_BETWEEN_LOOKS).not_done:
+            pass
+    if signals:
         sys.exit(128 + signal.SIGINT)
-    if failed:
+    if any(future.result() for future in futures):
         sys.exit("make: `dvc repro` has failed; its message is above")
 
 
