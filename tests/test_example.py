@@ -2,7 +2,9 @@
 
 import csv
 import re
+import runpy
 from functools import cache
+from pathlib import Path
 from statistics import fmean
 
 import duckdb
@@ -39,6 +41,27 @@ def check(cell: str, values: list[float]) -> None:
     assert len(numbers) == len(values), (cell, values)
     for number, value in zip(numbers, values, strict=True):
         assert shown.is_rounded(number, value), (cell, values)
+
+
+def test_the_tables_are_written_from_those_of_the_project(
+    micro: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    """The same columns are written from another model's tables. No digits are compared there."""
+    write = runpy.run_path(str(EXAMPLE / "write_tables.py"))["main"]
+    monkeypatch.chdir(micro)
+    write("abacus", tmp_path)
+    assert capsys.readouterr().out == "digit_circuits is not made, and stays as it is\n"
+    written = {file.name for file in tmp_path.iterdir()}
+    kept = {file.name for file in (EXAMPLE / "tables").iterdir()}
+    assert written == kept - {"digit_circuits.csv"}
+    for name in written:
+        read = pl.scan_csv if name.endswith("csv") else pl.scan_parquet
+        new, old = (read(folder / name).collect() for folder in (tmp_path, EXAMPLE / "tables"))
+        assert len(new)
+        assert new.columns == old.columns, name
+    [_, first, *_] = (tmp_path / "accuracy.csv").read_text().splitlines()
+    [measured, *_] = pl.read_parquet("data/abacus/store/accuracy.parquet").sort(pl.all()).rows()
+    assert first.split(",")[3] == f"{measured[3]:.6g}"
 
 
 def test_accuracy_is_that_of_the_table():

@@ -1,0 +1,129 @@
+"""Write the tables of this example from data/: python examples/qwen/write_tables.py
+
+Run it in the root of the repository, after `make example-digits`. After `make example` alone,
+digit_circuits stays as it is. Numbers have six significant digits.
+"""
+
+from pathlib import Path
+
+from polars import selectors
+
+from stages.lib.sql.database import connect
+
+FOLDER = Path(__file__).parent / "tables"
+DIGITS = 6  # significant ones
+OWN = "select * from {table} where subject = $subject"
+WHOLE = f"{OWN} order by all"
+TABLES = dict.fromkeys(
+    (
+        "accuracy",
+        "architecture",
+        "bag_alone",
+        "cut_faithfulness",
+        "faithfulness",
+        "knockout_tests",
+        "knockouts_by_prompt",
+        "label_limits",
+        "late_layers",
+        "probes",
+        "smallest_circuits",
+        "theories",
+        "vote_agreement",
+    ),
+    WHOLE,
+) | {
+    "attribution_recall": f"{OWN} and layer is null order by all",
+    "circuit_heads": """
+        select * from circuit_heads where subject = $subject and reached order by operator, rank
+    """,
+    "claims": """
+        select claim, operator, published, measured, ci_low, ci_high, verdict
+        from claims where subject = $subject
+    """,
+    "classified_share": """
+        select * from classified_share
+        where subject = $subject and quantities = 'any' and threshold in (0.4, 0.6)
+        order by all
+    """,
+    "digit_circuits": f"{OWN} and k = 50 order by all",
+    "discovered_late": """
+        select
+            subject, operator, count(*) as late_neurons,
+            count(*) filter (discovered) as discovered,
+            avg(explained) filter (discovered) as explained,
+            avg(catalogue_explained) filter (discovered) as catalogue_explained,
+            count(*) filter (discovered and atoms = 2) as conjunctions,
+            avg(explained) filter (discovered and atoms = 2) as conjunctions_explained,
+            avg(sum_explained) filter (discovered and atoms = 2) as conjunctions_sum_explained,
+            avg(catalogue_explained) filter (discovered and atoms = 2)
+                as conjunctions_catalogue_explained,
+            sum(catalogue_gain) filter (discovered) / sum(gain) filter (discovered)
+                as catalogue_gain_ratio
+        from discovered join late_layers using (subject)
+        where subject = $subject and layer >= first_layer
+        group by subject, operator
+        order by operator
+    """,
+    "discovered_neurons": """
+        select
+            subject, operator, rank, layer, neuron, predicate, discovered, explained,
+            sum_explained, catalogue, catalogue_explained
+        from discovered join neuron_variances using (subject, operator, layer, neuron)
+        where subject = $subject and rank <= 24
+        order by operator, rank
+    """,
+    "failure_controls": f"{OWN} and criterion = 'threshold' order by all",
+    "failure_tests": f"{OWN} and criterion = 'threshold' order by all",
+    "helix_fits": """
+        select * from helix_fits
+        where subject = $subject and numbers_below is null and layer in (0, 1, 4, 8, 12, 16, 20, 22)
+            and (position = quantity or (position = 'last' and quantity = 'result'))
+        order by all
+    """,
+    "relative_importance": """
+        select * exclude (floored, log_effects, negative) from relative_importance
+        where subject = $subject and operator = 'all' and which = 'answered'
+        order by task, condition
+    """,
+    "labels_by_layer": """
+        select subject, operator, layer, quantity, kind, count(*) as neurons
+        from labels where subject = $subject and rank = 1
+        group by all order by all
+    """,
+    "mlp_effects_at_last": """
+        select operator, layer, logit_effect, logit_ci_low, logit_ci_high, prompts
+        from component_effects
+        where subject = $subject and component = 'mlp' and position = 'last'
+        order by all
+    """,
+    "neuron_variances": """
+        select * from neuron_variances where subject = $subject and rank <= 48
+        order by operator, rank
+    """,
+    "steering": WHOLE,
+}
+LARGE = dict.fromkeys(("causal_votes", "helix_effects", "knockouts_by_heuristic"), WHOLE) | {
+    "knockouts_by_neuron": """
+        select operator, layer, neuron, heuristic, ablation, selectivity, null_neurons, p_value
+        from knockouts_by_neuron where subject = $subject and ablation = 'zero' order by all
+    """,
+    "labels": WHOLE,
+}
+
+
+def main(subject: str = "qwen", folder: Path = FOLDER) -> None:
+    database = connect("data")
+    for name, query in (TABLES | LARGE).items():
+        if name == "digit_circuits" and name not in database.files:
+            print(f"{name} is not made, and stays as it is")
+            continue
+        rows = database.sql(query.format(table=name), subject=subject).pl()
+        rounded = rows.with_columns(selectors.float().round_sig_figs(DIGITS))
+        if name in LARGE:
+            rounded.write_parquet(folder / f"{name}.parquet")
+        else:
+            rounded.write_csv(folder / f"{name}.csv")
+
+
+if __name__ == "__main__":
+    main()
