@@ -199,6 +199,14 @@ class Output:
         except Exception:  # such as a dvc.yaml that DVC will refuse
             self.progress = None
 
+    def look(self) -> None:
+        """Report progress that no line tells."""
+        try:
+            if self.progress:
+                self.progress.look()
+        except Exception:
+            self.progress = None
+
     def end(self) -> None:
         """Copy the rest after the command has ended, and record how long the stages took."""
         while self.sources and select.select(self.sources, [], [], 0)[0]:
@@ -294,6 +302,7 @@ def serve(
         ready = select.select(watched, [], [], 0.1)[0]
         if {*output.sources} & {*ready}:
             output.copy()
+        output.look()
         stages = [stage for stage in stages if not stage.has_ended(ready)]
         if listener not in ready:
             continue

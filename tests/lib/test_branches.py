@@ -123,7 +123,8 @@ def test_ctrl_c_ends_all_branches(tmp_path: Path):
     )
     while not all(file.exists() and file.read_text() for file in files):
         assert process.poll() is None
-    for number in (signal.SIGTERM, signal.SIGINT):  # as from a shell and from what it started
+    # two at once, as from a shell and from what it started
+    for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGINT, signal.SIGCONT):
         process.send_signal(number)
     assert process.wait(60) == 128 + signal.SIGINT
     for file in files:

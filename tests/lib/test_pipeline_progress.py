@@ -125,6 +125,27 @@ def test_commands_side_by_side_have_one_count_and_end_with_the_longest(project: 
     assert json.loads(pipeline.RECORD.read_text()) == record | ran
 
 
+def test_a_query_that_takes_long_says_so_every_half_minute(project: Path):
+    """Other stages have progress of their own."""
+    query = LAST | {"cmd": "python -m stages.lib.sql.stage each/last"}
+    (project / "dvc.yaml").write_text(yaml.safe_dump({"stages": {"last": query, "shared": SHARED}}))
+    pipeline.RECORD.write_text(json.dumps({"shared": 60, EACH_A: 20, EACH_B: 30, "last": 120}))
+    sentences: list[str] = []
+    progress = pipeline.progress_of(["dvc", "repro"], sentences.append)
+    assert progress
+    for stage, start in (("shared", 0), (EACH_A, 60), ("last", 80)):
+        progress.clock = lambda start=start: start
+        progress.read(runs(stage))
+        for seconds in range(0, 60, 7):
+            progress.clock = lambda seconds=start + seconds: seconds
+            progress.look()
+    assert [line for line in sentences if "stage" not in line] == ["last: 35 s of about 2 min"]
+    progress.clock = lambda: 300.0
+    progress.look()
+    progress.look()
+    assert sentences[-2:] == ["last: 35 s of about 2 min", "last: 4 min"]
+
+
 def test_a_first_run_has_typical_seconds_at_its_own_pace(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ):

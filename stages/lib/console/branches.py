@@ -32,7 +32,7 @@ from stages.lib.core import environment
 from stages.lib.core.settings import read
 
 REPRO = (sys.executable, "-P", str(warm.QUICK_DVC), "--wait-for-lock", "repro")
-SECONDS_BETWEEN_LOOKS = 0.2  # for signals
+SECONDS_BETWEEN_LOOKS = 0.2  # for signals, and at the time
 
 Targets = list[str]  # what a `dvc repro` is called with
 
@@ -246,7 +246,8 @@ def run(branches: list[Branch], progress: Progress) -> None:
         futures = [pool.submit(reproduce, number) for number in range(len(branches))]
         # two signals at once may leave a thread asleep that waits for others without a limit
         while wait(futures, SECONDS_BETWEEN_LOOKS).not_done:
-            pass
+            with lock, suppress(Exception):
+                progress.look()
     if signals:
         sys.exit(128 + signal.SIGINT)
     if any(future.result() for future in futures):

@@ -2,6 +2,8 @@
 
 stages.warm does so for one command, and branches.py for commands that run side by side.
 
+Queries print no progress of their own, so a line every 30 seconds says how long one has run.
+
 DVC prints a line for each stage that it runs or skips; these lines count the stages. How many there
 will be follows from the graph in dvc.yaml. The time left follows from the seconds of earlier runs,
 which are in RECORD, then from what `bag add` expected of a model, in ESTIMATES, and otherwise from
@@ -30,22 +32,30 @@ MEASURED = 30.0  # seconds that stages took before, from which on their pace cou
 # The slowest pace at which typical seconds count. Models that are larger by far spend their time on
 # other stages than the models of TYPICAL.
 SLOWEST = 4.0
+QUERIES = "stages.lib.sql.stage"  # the module that runs stages of queries
+SECONDS_BETWEEN_LINES = 30.0
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What a stage reads and writes, relative to the root."""
+    """What a stage reads and writes, relative to the root, and its command."""
 
     reads: tuple[str, ...]
     writes: tuple[str, ...]
+    command: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Running:
-    """A stage that runs. started: when, in seconds of the clock."""
+    """A stage that runs. started: when, said: when a line last told of it, in the clock's seconds.
+
+    expected: the seconds that it is expected to take, None if they are not known.
+    """
 
     stage: str
     started: float
+    said: float
+    expected: float | None = None
 
 
 class Progress:
@@ -98,6 +108,17 @@ class Progress:
         if self.ran:
             RECORD.write_text(json.dumps(_seconds(RECORD) | self.ran, indent=1), encoding="utf-8")
 
+    def look(self) -> None:
+        """Say how long queries have run, if no line has told of them for a while."""
+        now = self.clock()
+        for running in self.running.values():
+            stage = self.stages.get(running.stage)
+            if stage and QUERIES in stage.command and now - running.said >= SECONDS_BETWEEN_LINES:
+                running.said = now
+                elapsed, expected = now - running.started, running.expected
+                of = f" of about {_spoken(expected)}" if expected and elapsed < expected else ""
+                self.say(f"{running.stage.rpartition(':')[2]}: {_spoken(elapsed)}{of}")
+
     def _start_stage(self, stage: str, command: int) -> None:
         if not self.stages:  # a run that skips every stage needs no graph
             self.stages, self.parents = plan(self.targets, self.every)
@@ -106,7 +127,8 @@ class Progress:
             self.record, self.typical = _seconds(RECORD), _typical(self.stages)
             estimates = _seconds(ESTIMATES)
             self.estimates = {name: estimates[name] for name in estimates.keys() & self.stages}
-        self.running[command] = Running(stage, self.clock())
+        now = self.clock()
+        self.running[command] = Running(stage, now, now, self._expected().get(stage))
         number, total = len(self.visited), len(self.stages)
         if stage not in self.stages or number > total:
             return  # not the graph of this command
@@ -346,7 +368,7 @@ def _stage(file: Path, entry: dict[str, Any], values: dict[str, Any]) -> Stage:
                 result.append(Path(os.path.normpath(folder / filled)).as_posix())
         return tuple(result)
 
-    return Stage(paths("deps"), paths("outs", "metrics", "plots"))
+    return Stage(paths("deps"), paths("outs", "metrics", "plots"), str(entry.get("cmd", "")))
 
 
 def _value(text: str, values: dict[str, Any]) -> Any:
