@@ -125,25 +125,26 @@ def test_commands_side_by_side_have_one_count_and_end_with_the_longest(project: 
     assert json.loads(pipeline.RECORD.read_text()) == record | ran
 
 
-def test_a_query_that_takes_long_says_so_every_half_minute(project: Path):
-    """Other stages have progress of their own."""
+@pytest.mark.parametrize("bars", [False, True])
+def test_a_stage_that_takes_long_says_so_every_half_minute(project: Path, bars: bool):
+    """No line interrupts the bars of other stages than queries."""
     query = LAST | {"cmd": "python -m stages.lib.sql.stage each/last"}
     (project / "dvc.yaml").write_text(yaml.safe_dump({"stages": {"last": query, "shared": SHARED}}))
-    pipeline.RECORD.write_text(json.dumps({"shared": 60, EACH_A: 20, EACH_B: 30, "last": 120}))
+    pipeline.RECORD.write_text(json.dumps({"shared": 60, EACH_A: 20, "last": 120}))
     sentences: list[str] = []
-    progress = pipeline.progress_of(["dvc", "repro"], sentences.append)
-    assert progress
+    progress = pipeline.Progress(sentences.append, [], False, bars=bars)
     for stage, start in (("shared", 0), (EACH_A, 60), ("last", 80)):
         progress.clock = lambda start=start: start
         progress.read(runs(stage))
         for seconds in range(0, 60, 7):
             progress.clock = lambda seconds=start + seconds: seconds
             progress.look()
-    assert [line for line in sentences if "stage" not in line] == ["last: 35 s of about 2 min"]
     progress.clock = lambda: 300.0
     progress.look()
     progress.look()
-    assert sentences[-2:] == ["last: 35 s of about 2 min", "last: 4 min"]
+    expected = [] if bars else ["shared: 35 s of about 60 s", "each@a: 35 s"]
+    expected += ["last: 35 s of about 2 min", "last: 4 min"]
+    assert [line for line in sentences if "stage" not in line] == expected
 
 
 def test_a_first_run_has_typical_seconds_at_its_own_pace(

@@ -2,7 +2,8 @@
 
 stages.warm does so for one command, and branches.py for commands that run side by side.
 
-Queries print no progress of their own, so a line every 30 seconds says how long one has run.
+A line every 30 seconds says how long a stage has run. On a terminal, where most stages draw bars,
+it says so of queries alone, which draw none.
 
 DVC prints a line for each stage that it runs or skips; these lines count the stages. How many there
 will be follows from the graph in dvc.yaml. The time left follows from the seconds of earlier runs,
@@ -13,6 +14,7 @@ TYPICAL, which Git has. Each is scaled by the pace of this run.
 import json
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -47,14 +49,15 @@ class Stage:
 
 @dataclass
 class Running:
-    """A stage that runs. started: when, said: when a line last told of it, in the clock's seconds.
+    """A stage that runs.
 
-    expected: the seconds that it is expected to take, None if they are not known.
+    started, last_line: seconds of the clock at its start, and at the last line about it; expected:
+    the seconds that it is expected to take, None if they are not known.
     """
 
     stage: str
     started: float
-    said: float
+    last_line: float
     expected: float | None = None
 
 
@@ -65,7 +68,8 @@ class Progress:
 
     say: called with a sentence when a stage starts; targets: of the command that visits all stages,
     none for the stages of the root; every: whether it runs all pipelines; rounds: one after
-    another, the stages of commands that run side by side; workers: how many commands run at once.
+    another, the stages of commands that run side by side; workers: how many commands run at once;
+    bars: whether stages draw bars, between which no line fits.
     """
 
     def __init__(
@@ -75,10 +79,12 @@ class Progress:
         every: bool,
         rounds: Collection[Collection[Collection[str]]] = (),
         workers: int = 1,
+        *,
         clock: Callable[[], float] = time.monotonic,
+        bars: bool = False,
     ):
         self.say, self.targets, self.every, self.clock = say, targets, every, clock
-        self.rounds, self.workers = rounds, workers
+        self.rounds, self.workers, self.bars = rounds, workers, bars
         self.visited: set[str] = set()
         self.ran: dict[str, float] = {}  # stage -> its seconds
         self.running: dict[int, Running] = {}  # number of a command -> its stage
@@ -109,15 +115,18 @@ class Progress:
             RECORD.write_text(json.dumps(_seconds(RECORD) | self.ran, indent=1), encoding="utf-8")
 
     def look(self) -> None:
-        """Say how long queries have run, if no line has told of them for a while."""
+        """Say how long stages have run of which no line has told for a while."""
         now = self.clock()
         for running in self.running.values():
             stage = self.stages.get(running.stage)
-            if stage and QUERIES in stage.command and now - running.said >= SECONDS_BETWEEN_LINES:
-                running.said = now
+            draws = self.bars and stage and QUERIES not in stage.command
+            if not draws and now - running.last_line >= SECONDS_BETWEEN_LINES:
+                running.last_line = now
                 elapsed, expected = now - running.started, running.expected
-                of = f" of about {_spoken(expected)}" if expected and elapsed < expected else ""
-                self.say(f"{running.stage.rpartition(':')[2]}: {_spoken(elapsed)}{of}")
+                line = f"{running.stage.rpartition(':')[2]}: {_spoken(elapsed)}"
+                if expected and elapsed < expected:
+                    line += f" of about {_spoken(expected)}"
+                self.say(line)
 
     def _start_stage(self, stage: str, command: int) -> None:
         if not self.stages:  # a run that skips every stage needs no graph
@@ -207,7 +216,8 @@ def progress_of(command: list[str], say: Callable[[str], None]) -> Progress | No
     options = [word for word in command[2:] if word.startswith("-")]
     if not {*options} <= {"--all-pipelines", "-P"}:
         return None
-    return Progress(say, [word for word in command[2:] if word not in options], bool(options))
+    targets = [word for word in command[2:] if word not in options]
+    return Progress(say, targets, bool(options), bars=sys.stderr.isatty())
 
 
 def _pace(seconds: Mapping[str, float], reference: Mapping[str, float]) -> float | None:
