@@ -394,6 +394,15 @@ def test_sizes_fill_a_budget_and_what_they_give_up_is_said(project: Path):
     assert budget.fitted(large, "subjects", budget.seconds(shortest)) is not None
 
 
+def test_few_patched_neurons_give_up_those_that_operators_share(project: Path):
+    costs = costs_of(mine())
+    least = min(costs.params["operator_overlaps"]["operator_ks"])
+    for patched in (least - 1, least):
+        lines = [*budget.given_up(costs, Sizes(patched_neurons=patched))]
+        shared = f"neurons that operators share, which take {least} patched neurons of a layer"
+        assert (shared in lines) == (patched < least)
+
+
 def large_model() -> SubjectSettings:
     """Return the settings of a model too large for an evening."""
     config, _ = LARGE["Pythia-6.9B"]

@@ -91,6 +91,21 @@ def test_a_pretrained_model_has_prompts_of_its_own_and_one_accuracy(subject: Sub
         assert right == pytest.approx(cells["correct"].sum())
 
 
+def test_prompts_of_tasks_outside_a_chat_template_are_reported(
+    subject: Subject, capsys: pytest.CaptureFixture
+):
+    line = "tasks s: prompts are plain text, outside the chat template\n"
+    task_predictions.main("s")
+    assert line not in capsys.readouterr().err
+    written = subject.table("store/task_predictions.parquet")
+    params = yaml.safe_load(Path("params.yaml").read_text())
+    params["subjects"]["s"]["chat"] = True
+    Path("params.yaml").write_text(yaml.safe_dump(params))
+    task_predictions.main("s")
+    assert line in capsys.readouterr().err
+    assert subject.table("store/task_predictions.parquet").equals(written)
+
+
 def test_the_same_model_trained_here_would_have_splits(subject: Subject):
     row = pl.read_parquet(ORIGINS / "s.parquet").with_columns(trained_here=pl.lit(True))
     row.write_parquet(ORIGINS / "s.parquet")
