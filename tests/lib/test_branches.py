@@ -48,6 +48,23 @@ def test_branches_share_no_stage_beyond_those_that_ran_before(
             assert stages.keys() <= whole.keys()  # which the progress counts
 
 
+@pytest.mark.parametrize("name", PHASES)
+def test_each_round_finds_what_it_needs(name: str, monkeypatch: pytest.MonkeyPatch):
+    """No round repeats what the rounds before it have made."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(Branch, "lacks_outputs", lambda _: True)
+    ran: set[str] = set()
+    for together in branches.rounds_of(PHASES[name](read())):
+        made: set[str] = set()
+        for branch in together:
+            stages, _ = plan(branch.targets, False)
+            own = branch.stages or stages
+            assert stages.keys() <= ran | own.keys()
+            assert not own.keys() <= ran
+            made.update(own)
+        ran |= made
+
+
 def test_branches_that_share_a_stage_become_one(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(ROOT)
     heuristics, store = "stages/heuristics/dvc.yaml", "stages/store/dvc.yaml"

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from dvc.utils.serialize import dumps_yaml, modify_yaml
+from dvc.utils.serialize import YAMLFileCorruptedError, dumps_yaml, modify_yaml, parse_yaml
 
-from stages.lib.console.quick_dvc import LOCK, modify_lock
+from stages.lib.console.quick_dvc import LOCK, modify_lock, parse
 from tests.micro import ROOT
 
 LOCKS = sorted(ROOT.glob("stages/*/dvc.lock"), key=lambda lock: lock.stat().st_size)
@@ -109,6 +109,22 @@ def test_a_first_entry_is_written_as_dvc_writes_it(is_empty: bool, paths: dict[s
             whole["stages"] = whole.get("stages", {})
             whole["stages"].update({"x@y": entry})
     assert same(paths)
+
+
+@pytest.mark.parametrize(
+    "file", [ROOT / "params.yaml", ROOT / "stages/heuristics/params.yaml"], ids=str
+)
+def test_settings_are_parsed_as_dvc_does(file: Path):
+    text, numbers = file.read_text(), "a: {b: [1e-3, 0o7, on, 1_000]}"
+    for content in (text, numbers, ""):
+        first, expected = parse(content, "file"), parse_yaml(content, "file")
+        assert first == expected
+        first["a"] = 1  # DVC may change what it has read
+        assert parse(content, "file") == expected
+    for _ in range(2):
+        with pytest.raises(YAMLFileCorruptedError) as raised:
+            parse("{", "mine.yaml")
+        assert raised.value.path == "mine.yaml"
 
 
 def test_comments_of_a_lock_and_of_a_pipeline_are_kept(tmp_path: Path):

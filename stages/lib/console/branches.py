@@ -96,13 +96,19 @@ def run_all(phases: list[Phase], last: Targets) -> None:
 def rounds_of(phases: list[Phase]) -> list[list[Branch]]:
     """Return what runs before the last command, round after round.
 
-    A phase with less than two branches that lack outputs is left to the last command.
+    A phase with less than two branches that lack outputs is left to the last command. What an
+    earlier round runs does not run again before the branches.
     """
-    rounds = []
+    rounds: list[list[Branch]] = []
+    ran: set[str] = set()
     for phase in phases:
         waiting = [branch for branch in separate(phase) if branch.lacks_outputs()]
         if len(waiting) > 1:
-            rounds += [[Branch(phase.before)], waiting]
+            before = needed(phase.before, *plan([], True))
+            if not before.keys() <= ran:
+                rounds.append([Branch(phase.before)])
+            rounds.append(waiting)
+            ran.update(before, *(branch.stages for branch in waiting))
     return rounds
 
 
@@ -120,6 +126,7 @@ def _default(settings: dict) -> list[Phase]:
     before_labels = Phase(
         [
             _target("heuristics", "heuristics"),
+            _target("subjects", "origins"),
             *targets("store", "architecture", "dump", "task_predictions"),
             *targets("circuit", "late_layers", "component_interventions"),
         ],
@@ -127,11 +134,11 @@ def _default(settings: dict) -> list[Phase]:
             [
                 _target("heuristics", "label_calibration"),
                 _target("heuristics", "discovery_calibration"),
-                *targets("heuristics", "discovered", "matches"),
+                *targets("heuristics", "discovered", "labels"),
             ],
             [
                 *targets("circuit", "circuit_figures"),
-                *targets("neurons", "neuron_figures", "vote_figures"),
+                *targets("neurons", "neuron_effects", "neuron_figures", "vote_figures"),
                 *targets("mediation", "mediation_effects"),
                 *targets("theories", "helix_fits"),
                 *targets("heuristics", "spectra"),
