@@ -16,7 +16,7 @@ from stages.store import answer_accuracy, dump, prompts, task_predictions
 from stages.subjects import origins
 from tests import vocabularies
 from tests.conftest import random_model
-from tests.micro import ROOT, SETTINGS, alone, changed, merged
+from tests.micro import SETTINGS, alone, begin_project, changed, merged
 
 LARGEST = 12  # the model's own largest operand; the grid's is larger
 
@@ -35,13 +35,7 @@ def subject(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Subject:
     )  # fmt: skip
     whole = changed(merged(SETTINGS, {"real_tasks": {"evaluation_prompts": 100}})) | entry
     whole |= dict.fromkeys(("known", "with_activations"), entry["subjects"])
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump(whole))
-    (tmp_path / "stages").symlink_to(ROOT / "stages")
-    monkeypatch.setattr(
-        "stages.lib.core.settings.files",
-        lambda root=Path(): [root / "params.yaml"],
-    )
-    monkeypatch.chdir(tmp_path)
+    begin_project(tmp_path, whole, monkeypatch)
     for table in ("cells", "facts"):
         query.main(f"corpus/{table}")
     tasks.main()

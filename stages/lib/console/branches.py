@@ -32,7 +32,7 @@ from stages.lib.core import environment
 from stages.lib.core.settings import read
 
 REPRO = (sys.executable, "-P", str(warm.QUICK_DVC), "--wait-for-lock", "repro")
-SECONDS_BETWEEN_LOOKS = 0.2  # for signals, and at the time
+SECONDS_BETWEEN_LOOKS = 0.2  # for signals, and to report progress
 
 Targets = list[str]  # what a `dvc repro` is called with
 
@@ -234,7 +234,7 @@ def run(branches: list[Branch], progress: Progress) -> None:
             return 1
         process = subprocess.Popen([*REPRO, *branches[number].arguments], **options)
         started.append(process)
-        if signals:
+        if signals:  # `end` may have run before it was in the list
             process.terminate()
         assert process.stdout  # a pipe
         for line in process.stdout:
