@@ -61,6 +61,11 @@ class Branch:
         """Return what `dvc repro` is called with."""
         return ["--single-item", *self.stages] if self.stages else self.targets
 
+    def without(self, ran: set[str]) -> "Branch":
+        """Return this branch without stages that ran."""
+        own = {name: stage for name, stage in self.stages.items() if name not in ran}
+        return Branch(self.targets, own)
+
     def lacks_outputs(self) -> bool:
         """Return whether an output of a stage is missing."""
         paths = [path for stage in self.stages.values() for path in stage.writes]
@@ -97,12 +102,13 @@ def rounds_of(phases: list[Phase]) -> list[list[Branch]]:
     """Return what runs before the last command, round after round.
 
     A phase with less than two branches that lack outputs is left to the last command. What an
-    earlier round runs does not run again before the branches.
+    earlier round runs does not run again.
     """
     rounds: list[list[Branch]] = []
     ran: set[str] = set()
     for phase in phases:
-        waiting = [branch for branch in separate(phase) if branch.lacks_outputs()]
+        waiting = [branch.without(ran) for branch in separate(phase)]
+        waiting = [branch for branch in waiting if branch.lacks_outputs()]
         if len(waiting) > 1:
             before = needed(phase.before, *plan([], True))
             if not before.keys() <= ran:
@@ -123,27 +129,30 @@ def _default(settings: dict) -> list[Phase]:
     def targets(chapter: str, *stages: str) -> Targets:
         return [_target(chapter, stage, name) for stage in stages]
 
+    activations = [
+        *targets("store", "architecture", "dump", "neuron_variances", "task_predictions"),
+        *targets("circuit", "late_layers", "component_interventions"),
+    ]
+    heuristics = _target("heuristics", "heuristics")
+    dumps = Phase(
+        [_target("corpus", "facts"), _target("corpus", "tasks")],
+        [activations, [heuristics, _target("store", "dump", "planted")]],
+    )
     before_labels = Phase(
-        [
-            _target("heuristics", "heuristics"),
-            _target("subjects", "origins"),
-            *targets("store", "architecture", "dump", "task_predictions"),
-            *targets("circuit", "late_layers", "component_interventions"),
-        ],
+        [*activations, heuristics],
         [
             [
                 _target("heuristics", "label_calibration"),
                 _target("heuristics", "discovery_calibration"),
-                *targets("heuristics", "discovered", "labels"),
+                *targets("heuristics", "discovered", "labels", "spectra"),
+                *targets("claims", "fault_scores"),
+                *targets("store", "figures", "task_accuracy"),
             ],
             [
                 *targets("circuit", "circuit_figures"),
                 *targets("neurons", "neuron_effects", "neuron_figures", "vote_figures"),
                 *targets("mediation", "mediation_effects"),
                 *targets("theories", "helix_fits"),
-                *targets("heuristics", "spectra"),
-                *targets("claims", "fault_scores"),
-                *targets("store", "figures", "task_accuracy"),
             ],
         ],
     )
@@ -154,7 +163,11 @@ def _default(settings: dict) -> list[Phase]:
             *targets("neurons", "neuron_effects"),
         ],
         [
-            targets("bag", "causal_figures", "steering"),
+            [
+                *targets("bag", "causal_figures", "steering"),
+                *targets("claims", "faults"),
+                *targets("store", "answer_accuracy", "accuracy"),
+            ],
             [
                 _target("heuristics", "calibration_figure"),
                 *targets("heuristics", "heuristic_figures", "discovered_figure", "label_votes"),
@@ -163,7 +176,7 @@ def _default(settings: dict) -> list[Phase]:
             ],
         ],
     )
-    return [before_labels, after_labels]
+    return [dumps, before_labels, after_labels]
 
 
 def _study(settings: dict) -> list[Phase]:
