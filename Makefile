@@ -68,7 +68,7 @@ setup: .venv/installed
 
 # A .venv of another Python is removed: venv would keep its links to that Python.
 # pip would compile all that it installs, a minute of work. Python compiles what is imported; the
-# last command does so for what every stage needs. Two pips install at once, in an order that starts
+# last command does so for what every stage needs, while pip installs `bag`. Two pips install at once, in an order that starts
 # with torch, the largest; the one after them installs what this machine's build of torch needs
 # besides, such as CUDA's libraries.
 .venv/installed: requirements.lock pyproject.toml
@@ -79,8 +79,8 @@ setup: .venv/installed
 	$(PYTHON) -m venv .venv
 	sort -r requirements.lock | xargs -P 2 -n 40 .venv/bin/pip install --quiet --no-deps --no-compile
 	.venv/bin/pip install --quiet --constraint requirements.lock torch
-	.venv/bin/pip install --quiet --no-deps --no-build-isolation --editable .
-	.venv/bin/python -c "import dvc.repo; from stages import warm; warm.load()"
+	.venv/bin/pip install --quiet --no-deps --no-build-isolation --editable . & \
+	.venv/bin/python -c "import dvc.repo; from stages import warm; warm.load()" && wait $$!
 	touch $@
 
 test: .venv/tests
