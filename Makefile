@@ -68,9 +68,9 @@ setup: .venv/installed
 
 # A .venv of another Python is removed: venv would keep its links to that Python.
 # pip would compile all that it installs, a minute of work. Python compiles what is imported; the
-# last command does so for what every stage needs, while pip installs `bag`. Two pips install at once, in an order that starts
-# with torch, the largest; the one after them installs what this machine's build of torch needs
-# besides, such as CUDA's libraries.
+# last command does so for what every stage needs, while pip installs `bag`. Two pips install at
+# once, in an order that starts with torch, the largest; the one after them installs what this
+# machine's build of torch needs besides, such as CUDA's libraries.
 .venv/installed: requirements.lock pyproject.toml
 	@$(PYTHON) -c "import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))" || { \
 		echo "make: bag needs Python 3.11 to 3.14, and $(PYTHON) is $$($(PYTHON) -V 2>&1);" \

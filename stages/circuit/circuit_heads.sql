@@ -1,7 +1,7 @@
 -- The heads of each operator's circuit: the fewest heads of largest effect that reach the target
--- faithfulness. The circuit of all heads is the whole model and always reaches it. If no smaller
--- circuit does, all heads are listed. The prompts that choose the number of heads also measure the
--- circuit's faithfulness, which is therefore slightly too high.
+-- faithfulness, at least one. The circuit of all heads is the whole model and always reaches it. If
+-- no smaller circuit does, all heads are listed. The prompts that choose the number of heads also
+-- measure the circuit's faithfulness, which is therefore slightly too high.
 --
 -- subject       VARCHAR   the model
 -- operator      VARCHAR   add, subtract, multiply or divide
@@ -16,7 +16,9 @@
 with
     smallest as (
         select operator, max(heads) as all_heads,
-            min(heads) filter (isfinite(faithfulness) and faithfulness >= $target) as heads
+            min(heads) filter (
+                heads > 0 and isfinite(faithfulness) and faithfulness >= $target
+            ) as heads
         from head_faithfulness where circuit = $ranking group by operator
     ),
     ranked as (

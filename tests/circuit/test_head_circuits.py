@@ -212,3 +212,11 @@ def test_the_circuits_heads_are_the_first_of_the_ranking(
     assert set(mine["reached"]) == {heads < 6}  # all six heads are the whole model's
     other = table.filter(operator="subtract", reached=False)
     assert len(other) == (0 if ranking == "logit_effect" and target < 0.4 else 6)
+
+
+def test_a_circuit_has_at_least_one_head(effects: pl.DataFrame, faithfulness: pl.DataFrame):
+    """Without heads, addition has a faithfulness of 0.1."""
+    tables = {"component_effects": effects, "head_faithfulness": faithfulness}
+    table = ask("circuit_heads", tables, ranking="logit_effect", target=0.05)
+    mine = table.filter(operator="add")
+    assert mine.select("layer", "head").rows() == ORDER["logit_effect"][:1]
