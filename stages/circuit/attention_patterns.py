@@ -105,16 +105,23 @@ def main(name: str) -> None:
     pairs = subject.table("circuit/pairs.parquet").filter(split="discovery").sort("pair")
     bos = tokenizer.load(subject.settings.source).bos_token_id
     loaded = checkpoint.from_settings(subject.settings)
-    attention = partial(recording.attention, loaded, prompts_per_pass=passes.prompts)
+    bar = progress.bar(total=len(pairs), desc=f"attention {name}", unit="prompt")
+
+    def attention(group: PromptGroup) -> tuple[np.ndarray, np.ndarray]:
+        weights = recording.attention(loaded, group.tokens, passes.prompts)
+        bar.update(len(group.tokens))
+        return weights
+
     rows: list[tuple] = []
-    for (operator,), prompts in sorted(pairs.partition_by("operator", as_dict=True).items()):
-        groups = _groups(prompts)
-        try:
-            weights = list(map(attention, (group.tokens for group in groups)))
-        except ArchitectureError as error:  # the model runs with an attention without weights
-            progress.say(f"{name}: {error}; the table attention_patterns has no rows")
-            break
-        rows += pattern(groups, weights, bos).rows(subject.name, operator)
+    with bar:
+        for (operator,), prompts in sorted(pairs.partition_by("operator", as_dict=True).items()):
+            groups = _groups(prompts)
+            try:
+                weights = list(map(attention, groups))
+            except ArchitectureError as error:  # the model runs with an attention without weights
+                progress.say(f"{name}: {error}; the table attention_patterns has no rows")
+                break
+            rows += pattern(groups, weights, bos).rows(subject.name, operator)
     table = pl.DataFrame(rows, schema=COLUMNS, orient="row")
     write_table(table, subject.path("circuit/attention_patterns.parquet"))
 

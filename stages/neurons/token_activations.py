@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 
 from stages.circuit import recording
+from stages.lib.core import progress
 from stages.lib.core.settings import load
 from stages.lib.core.tables import write_table
 from stages.lib.model import checkpoint
@@ -36,10 +37,12 @@ def main(name: str) -> None:
     )
     activations = np.empty((loaded.architecture.neurons, len(prompts)), np.float32)
     lengths = prompts["tokens"].list.len().to_numpy()
-    for length in np.unique(lengths):
-        own = lengths == length
-        tokens = np.array(prompts["tokens"].filter(own).to_list(), np.int64)  # (numbers, length)
-        activations[:, own] = recording.neurons(loaded, tokens, LAYER, passes.prompts).T
+    with progress.bar(total=len(prompts), desc=f"tokens {name}", unit="prompt") as bar:
+        for length in np.unique(lengths):
+            own = lengths == length
+            tokens = np.array(prompts["tokens"].filter(own).to_list(), np.int64)
+            activations[:, own] = recording.neurons(loaded, tokens, LAYER, passes.prompts).T
+            bar.update(len(tokens))
     neuron, number = (axis.ravel() for axis in np.indices(activations.shape, dtype=np.int32))
     columns = {
         "neuron": neuron,
