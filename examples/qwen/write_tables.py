@@ -48,7 +48,8 @@ TABLES = dict.fromkeys(
     "digit_circuits": f"{OWN} and k = 50 order by all",
     "discovered_late": """
         select
-            subject, operator, count(*) as late_neurons,
+            subject, operator,
+            any_value((layers - first_layer) * neurons) as late_neurons,
             count(*) filter (discovered) as discovered,
             avg(explained) filter (discovered) as explained,
             avg(catalogue_explained) filter (discovered) as catalogue_explained,
@@ -59,7 +60,9 @@ TABLES = dict.fromkeys(
                 as conjunctions_catalogue_explained,
             sum(catalogue_gain) filter (discovered) / sum(gain) filter (discovered)
                 as catalogue_gain_ratio
-        from discovered join late_layers using (subject)
+        from discovered
+        join late_layers using (subject)
+        join architecture using (subject, layers)
         where subject = $subject and layer >= first_layer
         group by subject, operator
         order by operator
@@ -76,8 +79,13 @@ TABLES = dict.fromkeys(
     "failure_tests": f"{OWN} and criterion = 'threshold' order by all",
     "helix_fits": """
         select * from helix_fits
-        where subject = $subject and numbers_below is null and layer in (0, 1, 4, 8, 12, 16, 20, 22)
-            and (position = quantity or (position = 'last' and quantity = 'result'))
+        where subject = $subject
+            and case when numbers_below is null
+                then layer in (1, 4, 8, 12, 16, 20, 22)
+                    and (position = quantity or (position, quantity) = ('last', 'result'))
+                else (position, quantity) = ('op1', 'op1')
+                    and theory in ('helix', 'other_periods', 'pca')  -- for two claims
+                end
         order by all
     """,
     "relative_importance": """
