@@ -470,7 +470,7 @@ def test_verdicts_follow_from_the_tables(name: str, database: Database):
         for column in ("measured", "ci_low", "ci_high"):
             assert (verdict[column] is None) == (not kept[column])
             if kept[column]:
-                assert verdict[column] == pytest.approx(float(kept[column]), abs=1e-5)
+                assert verdict[column] == pytest.approx(float(kept[column]), rel=1e-5, abs=1e-5)
 
 
 def test_a_number_is_compared_by_the_digits_that_are_shown():
