@@ -1,7 +1,7 @@
 """Write the tables of this example from data/: python examples/qwen/write_tables.py
 
 Run it in the root of the repository, after `make example-digits`. After `make example` alone,
-digit_circuits stays as it is. Numbers have six significant digits.
+digit_circuits and digit_claims stay as they are. Numbers have six significant digits.
 """
 
 from pathlib import Path
@@ -18,12 +18,14 @@ TABLES = dict.fromkeys(
     (
         "accuracy",
         "architecture",
+        "attention_sources",
         "bag_alone",
         "cut_faithfulness",
         "faithfulness",
         "knockout_tests",
         "knockouts_by_prompt",
         "label_limits",
+        "label_votes",
         "late_layers",
         "probes",
         "smallest_circuits",
@@ -39,6 +41,9 @@ TABLES = dict.fromkeys(
     "claims": """
         select claim, operator, published, measured, ci_low, ci_high, verdict
         from claims where subject = $subject
+        qualify bool_or(measured is not null or verdict <> 'not testable here')
+            over (partition by claim)  -- the others are about other models
+        order by claim, list_position(['add', 'subtract', 'multiply', 'divide'], operator)
     """,
     "classified_share": """
         select * from classified_share
@@ -46,6 +51,10 @@ TABLES = dict.fromkeys(
         order by all
     """,
     "digit_circuits": f"{OWN} and k = 50 order by all",
+    "digit_claims": """
+        select claim, operator, published, measured, ci_low, ci_high, verdict
+        from study_claims where subject = $subject order by all
+    """,
     "discovered_late": """
         select
             subject, operator,
@@ -90,8 +99,8 @@ TABLES = dict.fromkeys(
     """,
     "relative_importance": """
         select * exclude (floored, log_effects, negative) from relative_importance
-        where subject = $subject and operator = 'all' and which = 'answered'
-        order by task, condition
+        where subject = $subject and operator = 'all'
+        order by which, task, condition
     """,
     "labels_by_layer": """
         select subject, operator, layer, quantity, kind, count(*) as neurons
@@ -102,6 +111,20 @@ TABLES = dict.fromkeys(
         select operator, layer, logit_effect, logit_ci_low, logit_ci_high, prompts
         from component_effects
         where subject = $subject and component = 'mlp' and position = 'last'
+        order by all
+    """,
+    "mediation_effects": """
+        select * from mediation_effects
+        where subject = $subject and component in ('mlp', 'attention')
+            and (task, condition, operator, which)
+                = ('arithmetic', 'result_varies', 'all', 'all')
+        order by all
+    """,
+    "neuron_overlap": """
+        select * from neuron_overlap
+        where subject = $subject
+            and (ranking, sample, question) = ('effect', 'whole', 'arithmetic_words')
+            and layer = (select max(layer) from neuron_overlap where subject = $subject)
         order by all
     """,
     "neuron_variances": """
@@ -122,7 +145,7 @@ LARGE = dict.fromkeys(("causal_votes", "helix_effects", "knockouts_by_heuristic"
 def main(subject: str = "qwen", folder: Path = FOLDER) -> None:
     database = connect("data")
     for name, query in (TABLES | LARGE).items():
-        if name == "digit_circuits" and name not in database.files:
+        if name.startswith("digit_") and "digit_circuits" not in database.files:
             print(f"{name} is not made, and stays as it is")
             continue
         rows = database.sql(query.format(table=name), subject=subject).pl()
