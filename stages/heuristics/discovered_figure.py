@@ -79,7 +79,7 @@ def _bars(axis: Axes, layers: pl.DataFrame) -> None:
     for column, (label, colour) in COUNTS.items():
         axis.bar(layers["layer"], layers[column], bottom=bottom, color=colour, label=label)
         bottom = bottom + layers[column]
-    axis.set_xticks(layers["layer"].to_list())
+    axis.set_xticks(drawing.evenly(layers["layer"].to_list(), 7))
 
 
 if __name__ == "__main__":

@@ -252,7 +252,7 @@ def explained(study: Study) -> Figure:
                 _dots(axis, part, colours)
     limits = LOWEST - 0.03, 1.03
     axes[0, 0].set(xlim=limits, yticks=[0, 0.25, 0.5, 0.75, 1])
-    axes[0, 0].set_ylim(LOWEST - 0.03, 1.45)  # room for text
+    axes[0, 0].set_ylim(LOWEST - 0.03, 1.65)  # room for text
     for (upper, lower), operator in zip(axes.T, study.operators, strict=True):
         upper.set_title(operator)
         lower.set_xlabel("explained by\nFourier components")
@@ -291,7 +291,7 @@ def _dots(axis: Axes, part: pl.DataFrame, colours: dict[Any, Any]) -> None:
         axis.plot(xs, ys, "o", **style, color=colours[layer], label=f"{hidden}layer {layer}")
     more = part.filter(pl.col("heuristics") > pl.col("fourier")).height / part.height
     labels, components = part.select(pl.median("heuristics", "fourier")).row(0)
-    text = f"labels explain more in {more:.0%} of {part.height}"
+    text = f"labels explain more\nin {more:.0%} of {part.height:,}"
     text = f"{text}\nmedians {labels:.2f} and {components:.2f}"
     axis.text(0.03, 0.97, text, transform=axis.transAxes, va="top", fontsize=7)
 

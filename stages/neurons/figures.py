@@ -238,11 +238,14 @@ def operator_overlaps(tables: Tables, subject: str) -> Figure:
         f"{subject}: IoU of two operators' k top neurons; above the diagonal by effect, below by "
         "logit effect"
     )
-    figure, axes = drawing.panels(
-        len(sites), max(len(ks), 1), title, (2.1, 1.6), sharex=True, sharey=True
-    )
+    if not ks:
+        figure, [[axis]] = drawing.panels(1, 1, title, (4.0, 1.0))
+        axis.set(xticks=[], yticks=[])
+        drawing.absent(axis, why.no_overlap(tables, "last"))
+        return figure
+    figure, axes = drawing.panels(len(sites), len(ks), title, (2.1, 1.6), sharex=True, sharey=True)
     for line, (site, own) in zip(axes, sites.items(), strict=True):
-        for axis, k in zip(line, ks or [0], strict=True):
+        for axis, k in zip(line, ks, strict=True):
             part = table.filter(own, k=k)
             heat.heat_table(axis, part, operators, operators, (0, 1))
             chance = f" (chance {part['chance'][0]:.2f})" if part.height else ""

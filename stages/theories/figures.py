@@ -137,7 +137,7 @@ def _by_layer(
                 drawing.absent(axis, undefined if operator in table["operator"] else why)
         column[-1].set_xlabel("layer")
     layers = sorted({*table["layer"]}) or [0]
-    axes[0, 0].set_xticks(layers[:: -(-len(layers) // 12)])
+    axes[0, 0].set_xticks(drawing.evenly(layers, 7))
     _label_rows(axes, list(SITES.values()))
     drawing.legend(figure, 5)
     return figure

@@ -193,6 +193,7 @@ def faithfulness(circuit: str, share: float) -> Callable[[float], Tables]:
         for size, restored in kept.items():
             rows.append(("add", "neuron_circuit", circuit, size, restored, 0.0, 1.0))
             rows.append(("add", "neuron_circuit", "random", size, 0.5, 0.0, 1.0))
+        rows.append(("add", "head_circuit", circuit, None, 0.7, 0.0, 1.0))  # of heads
         columns = "operator experiment circuit neurons_per_layer faithfulness ci_low ci_high"
         return {"faithfulness": table(columns, *rows), "architecture": ARCHITECTURE}
 

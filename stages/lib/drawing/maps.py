@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import product
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ NUMBERED = 12  # largest number of columns of counts of which each has numbers a
 # Crossings of the outline per pair of neighbouring cells. Finer outlines hide what they surround.
 FINE = 0.05
 # inches
-WIDTH, HEIGHT = 4.35, 2.2  # an example
+WIDTH, HEIGHT = 4.35, 2.32  # an example
+LINE = 78  # characters above a map
 TOP = 0.3  # space above all examples
 MAP = 1.4  # side of a map
 WHOLE, DETAIL, SCALE = 0.45, 2.25, 3.72  # left edges, in an example, of its maps and colour bar
@@ -62,7 +64,8 @@ def _example(figure: Figure, example: Example, corner: tuple[float, float], side
         return figure.add_axes((x / width, y / height, across / width, MAP / height))
 
     x, y = (corner[0] + 0.1) / width, (corner[1] + BOTTOM + MAP + 0.06) / height
-    figure.text(x, y, example.text, fontsize=7, va="bottom", linespacing=1.25)
+    text = "\n".join(fill(line, LINE) for line in example.text.splitlines())
+    figure.text(x, y, text, fontsize=7, va="bottom", linespacing=1.25)
     part = window(~np.isnan(example.values), example.members, side)
     whole, detail = box(WHOLE, MAP), box(DETAIL, MAP)
     rows, columns = example.values.shape
