@@ -260,6 +260,16 @@ def test_the_bag_alone_is_that_of_the_table():
             check(cell, [float(measured[name]) for name in ("accuracy", *interval)])
 
 
+def test_the_logit_difference_of_the_bag_alone_is_that_of_the_table():
+    rows = shown.rows(PAGE, "logit difference with |")
+    parts = ("heuristic", "matched", "random", "rest", "matched_rest", "random_rest")
+    for (_, *cells), part in zip(rows, parts, strict=True):
+        for cell, sign in zip(cells, OPERATORS, strict=True):
+            measured = kept(sign, "label", part)
+            columns = ("recovered", "recovered_low", "recovered_high")
+            check(cell, [float(measured[name]) for name in columns])
+
+
 def heuristics(criterion: str, ablation: str) -> pl.DataFrame:
     """Return ablations of heuristics with own and with other prompts."""
     table = pl.read_parquet(EXAMPLE / "tables/knockouts_by_heuristic.parquet")

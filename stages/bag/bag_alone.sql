@@ -19,6 +19,12 @@
 -- ci_high            DOUBLE   upper end of the accuracy's bootstrap interval, 0 to 1
 -- faithfulness       DOUBLE   (mean NL - mean NL of nothing) / (mean NL of everything - mean NL of
 --                             nothing); 0 is nothing, 1 is everything
+-- recovered          DOUBLE   share of the logit difference between the answer and the
+--                             counterfactual prompt's answer that is kept: (mean difference - that
+--                             of nothing) / (that of everything - that of nothing); null unless
+--                             that of everything is clearly larger
+-- recovered_low      DOUBLE   lower end of the bootstrap interval of recovered
+-- recovered_high     DOUBLE   upper end of the bootstrap interval of recovered
 -- prompts            BIGINT   number of evaluation prompts in these means
 -- majority_accuracy  DOUBLE   accuracy of always predicting the most frequent answer of these
 --                             prompts, 0 to 1
@@ -30,7 +36,8 @@ with
     answers as (
         select
             operator, criterion, kept, ablation, neurons, pair, answer_token,
-            avg(correct::integer) as correct, avg(normal_logit(runs)) as nl
+            avg(correct::integer) as correct, avg(normal_logit(runs)) as nl,
+            avg(answer_logit::double - counterfactual_logit) as difference
         from runs
         join interventions using (intervention)
         join (select pair, answer_token from pairs) using (pair)
@@ -43,25 +50,43 @@ with
             avg(nl) filter (where kept = 'everything') as everything
         from answers group by all
     ),
+    differences as (  -- the two ends of recovered
+        select operator, ablation, pair,
+            max(difference) filter (where kept = 'nothing') as without,
+            max(difference) filter (where kept = 'everything') as whole
+        from answers group by all
+    ),
     measured as (
         select
             operator, criterion, kept, ablation, neurons, avg(correct) as accuracy, avg(nl) as nl,
             count(*) as prompts,
             majority_accuracy(answer_token) as majority_accuracy,
-            list(correct::double order by pair) as corrects
-        from answers group by all
+            list(correct::double order by pair) as corrects,
+            list(difference - without order by pair) as gains,
+            list(whole - without order by pair) as losses
+        from answers join differences using (operator, ablation, pair)
+        group by operator, criterion, kept, ablation, neurons
     ),
     intervals as (
         select
             operator, criterion, kept, ablation,
-            percentile_interval(list_dot_product(corrects, weights) / prompts, $confidence) as edges
+            percentile_interval(list_dot_product(corrects, weights) / prompts, $confidence)
+                as edges,
+            percentile_interval(list_dot_product(losses, weights), $confidence)[1] > 0 as loses,
+            percentile_interval(
+                list_dot_product(gains, weights) / nullif(list_dot_product(losses, weights), 0),
+                $confidence
+            ) as recovered_edges
         from measured join bootstrap('evaluation') using (operator)
-        group by all
+        group by operator, criterion, kept, ablation
     )
 select
     $subject as subject, operator, measured.criterion, kept, ablation, neurons, accuracy,
     edges[1] as ci_low, edges[2] as ci_high,
-    faithfulness(nl, nothing, everything) as faithfulness, prompts, majority_accuracy
+    faithfulness(nl, nothing, everything) as faithfulness,
+    if(loses, list_sum(gains) / list_sum(losses), null) as recovered,
+    if(loses, recovered_edges[1], null) as recovered_low,
+    if(loses, recovered_edges[2], null) as recovered_high, prompts, majority_accuracy
 from measured
 join ends using (operator, ablation)
 join intervals using (operator, kept, ablation)

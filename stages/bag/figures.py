@@ -56,6 +56,17 @@ KEPT = {
 BAR = 0.14  # width
 ENDS = {"nothing": -1, "everything": 1}  # of bag_alone, left and right of the criteria
 CRITERIA = ["label", "fdr", "threshold"]
+LEAST = -0.25  # smaller shares are drawn as this
+# rows of bag_alone: columns of the value and its interval, ablation, name
+ANSWERS, DIFFERENCE = (
+    ("accuracy", "ci_low", "ci_high"),
+    ("recovered", "recovered_low", "recovered_high"),
+)
+ALONE = [
+    (ANSWERS, "mean", "accuracy,\nothers at their mean"),
+    (ANSWERS, "zero", "accuracy,\nothers at 0"),
+    (DIFFERENCE, "mean", "logit difference,\nothers at their mean"),
+]
 BINS = 20  # of p-values: the first holds those up to 0.05
 LAYERS = 8  # in knockouts_by_neuron, evenly spread
 REPLACEMENTS = {"zero": "0", "mean": "their mean"}
@@ -230,44 +241,65 @@ def _p_values(axis: Axes, part: pl.DataFrame, name: str, colour: str, **style: A
 
 
 def bag_alone(tables: Tables, subject: str) -> Figure:
-    """Draw accuracy with only some late neurons kept, as bars, by criterion.
+    """Draw what remains with only some late neurons kept, as bars, by criterion.
 
-    The number of neurons with a heuristic is above each criterion's bars.
+    That is the accuracy, and the share of the logit difference between the answer and the
+    counterfactual prompt's answer. The number of neurons with a heuristic is above each criterion's
+    bars.
     """
-    kept = "accuracy with only some neurons of the late layers kept"
+    kept = "accuracy and share of the logit difference with only some neurons of the late layers"
     title = f"{subject}: {kept}; written: how many have a heuristic"
     figure, axes, columns = drawing.operator_panels(
-        2, tables["pairs_found"], title, (3.2, 1.7), sharex=True, sharey=True
+        len(ALONE), tables["pairs_found"], title, (3.2, 1.6), sharex=True, sharey="row"
     )
     for operator, column, _ in columns:
-        for axis, ablation in zip(column, ("mean", "zero"), strict=True):
+        for axis, (values, ablation, _) in zip(column, ALONE, strict=True):
             rows = tables["bag_alone"].filter(operator=operator, ablation=ablation)
+            rows = rows.drop_nulls(values[0])
             for kept, (label, colour, shift) in KEPT.items():
                 part = rows.filter(kept=kept)
                 places = [CRITERIA.index(criterion) for criterion in part["criterion"]]
-                _bars(axis, [place + shift for place in places], part, colour, label)
+                _bars(axis, [place + shift for place in places], part, values, colour, label)
                 if kept == "heuristic":
                     _counts(axis, places, part)
             part = rows.filter(pl.col("kept").is_in(list(ENDS)))
             places = [1 + 2 * ENDS[kept] for kept in part["kept"]]
-            _bars(axis, places, part, "#333333", "_ends")
+            _bars(axis, places, part, values, "#333333", "_ends")
             _counts(axis, places, part)
-            drawing.majority(axis, rows["majority_accuracy"])
+            if values == ANSWERS:
+                drawing.majority(axis, rows["majority_accuracy"])
             if rows.is_empty():
-                drawing.absent(axis, why.no_late_layer(tables, operator))
-    axes[0, 0].set(xlim=(-1.5, 3.5), ylim=(0, 1.2), yticks=[0, 0.25, 0.5, 0.75, 1])
+                drawing.absent(axis, _why_alone(tables, operator))
+    axes[0, 0].set_xlim(-1.5, 3.5)
     axes[0, 0].set_xticks([-1, 0, 1, 2, 3], ["none", *CRITERIA, "all"])
-    axes[0, 0].set_ylabel("accuracy,\nothers at their mean")
-    axes[1, 0].set_ylabel("accuracy,\nothers at 0")
+    for axis, (values, _, name) in zip(axes[:, 0], ALONE, strict=True):
+        axis.set(ylim=(0 if values == ANSWERS else LEAST, 1.2), yticks=[0, 0.25, 0.5, 0.75, 1])
+        axis.set_ylabel(name)
     drawing.legend(figure)
     return figure
 
 
-def _bars(axis: Axes, xs: Sequence[float], part: pl.DataFrame, colour: str, label: str) -> None:
+def _why_alone(tables: Tables, operator: str) -> str:
+    """Return why bag_alone has no row of an operator, or no share of the logit difference."""
+    if tables["bag_alone"].filter(operator=operator).is_empty():
+        return why.no_late_layer(tables, operator)
+    return "without late neurons the logit difference is not clearly smaller"
+
+
+def _bars(
+    axis: Axes,
+    xs: Sequence[float],
+    part: pl.DataFrame,
+    values: Sequence[str],
+    colour: str,
+    label: str,
+) -> None:
+    """Draw bars; values: columns of the value and of its interval's ends."""
     if xs:
+        value, low, high = (part[column] for column in values)
         axis.set_axisbelow(True)
-        axis.bar(xs, part["accuracy"], BAR, color=colour, label=label)
-        axis.vlines(xs, part["ci_low"], part["ci_high"], color="black", linewidth=0.8)
+        axis.bar(xs, value.clip(LEAST), BAR, color=colour, label=label)
+        axis.vlines(xs, low.clip(LEAST), high.clip(LEAST), color="black", linewidth=0.8)
 
 
 def _counts(axis: Axes, places: Sequence[float], part: pl.DataFrame) -> None:

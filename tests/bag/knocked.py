@@ -262,16 +262,18 @@ def simulated(
         for prompt in by_operator[operator]:
             if only in (None, prompt.pair):
                 (logit, correct), mean = answer(units, prompt), (number + prompt.pair) % 7
-                rows.append((number, prompt.pair, mean + logit, mean, mean + 40, correct))
-    logits = dict.fromkeys(["answer_logit", "mean_logit", "max_logit"], pl.Float32)
+                other = mean - prompt.pair % 3
+                rows.append((number, prompt.pair, mean + logit, other, mean, mean + 40, correct))
+    names = ["answer_logit", "counterfactual_logit", "mean_logit", "max_logit"]
+    logits = dict.fromkeys(names, pl.Float32)
     made = pl.DataFrame(
         rows,
         schema={"intervention": pl.Int32, "pair": pl.Int32} | logits | {"correct": pl.Boolean},
         orient="row",
     )
     made = made.with_columns(subject=pl.lit("s"))
-    other = made.with_columns(correct=~pl.col("correct"), experiment=pl.lit("another"))
-    return pl.concat([made.with_columns(experiment=pl.lit(experiment)), other]).sample(
+    others = made.with_columns(correct=~pl.col("correct"), experiment=pl.lit("another"))
+    return pl.concat([made.with_columns(experiment=pl.lit(experiment)), others]).sample(
         fraction=1, shuffle=True, seed=4
     )
 

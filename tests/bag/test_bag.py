@@ -162,15 +162,23 @@ def concluded(bags: pl.DataFrame, pairs: pl.DataFrame, runs: pl.DataFrame) -> pl
 def test_accuracy_and_faithfulness_are_those_of_brute_force(
     bags: pl.DataFrame, pairs: pl.DataFrame
 ):
-    runs = knocked.simulated(bags, "bag", pairs, knocked.at_random(1))
+    random = knocked.at_random(1)
+
+    def answer(units: Units, prompt: Prompt) -> tuple[float, bool]:
+        """The more neurons are ablated, the smaller is the answer's logit."""
+        logit, correct = random(units, prompt)
+        return logit - len(units) / 4, correct
+
+    runs = knocked.simulated(bags, "bag", pairs, answer)
     numbers = runs.filter(experiment="bag").with_columns(
-        pl.col("answer_logit", "mean_logit", "max_logit").cast(float)
+        pl.col("answer_logit", "counterfactual_logit", "mean_logit", "max_logit").cast(float)
     )
+    difference = pl.col("answer_logit") - pl.col("counterfactual_logit")
     once = bags.rename({"replacement": "ablation"}).unique("intervention")
     means = (
-        once.join(numbers.with_columns(nl=NL), on="intervention")
+        once.join(numbers.with_columns(nl=NL, difference=difference), on="intervention")
         .group_by(*KEYS, "neurons", "pair")
-        .agg(pl.col("correct", "nl").mean())
+        .agg(pl.col("correct", "nl", "difference").mean())
     )
     by_key = means.sort("pair").partition_by(KEYS, as_dict=True)
     assert len(by_key) == len(OPERATORS) * 2 * (2 + 3 * 6)
@@ -179,7 +187,13 @@ def test_accuracy_and_faithfulness_are_those_of_brute_force(
     for (operator, criterion, what, ablation), rows in by_key.items():
         nothing = by_key[operator, None, "nothing", ablation]["nl"].mean()
         everything = by_key[operator, None, "everything", ablation]["nl"].mean()
-        low, high = knocked.interval(rows["correct"].to_numpy(), knocked.drawn(weights, operator))
+        drawn = knocked.drawn(weights, operator)
+        low, high = knocked.interval(rows["correct"].to_numpy(), drawn)
+        ends = (by_key[operator, None, end, ablation] for end in ("nothing", "everything"))
+        without, whole = (end["difference"].to_numpy() for end in ends)
+        gains, losses = rows["difference"].to_numpy() - without, whole - without
+        assert np.quantile(drawn @ losses, 0.05) > 0
+        ratios = (drawn @ gains) / (drawn @ losses)
         expected.append(
             {
                 "operator": operator,
@@ -191,6 +205,9 @@ def test_accuracy_and_faithfulness_are_those_of_brute_force(
                 "ci_low": low,
                 "ci_high": high,
                 "faithfulness": (rows["nl"].mean() - nothing) / (everything - nothing),
+                "recovered": gains.sum() / losses.sum(),
+                "recovered_low": np.quantile(ratios, 0.05),
+                "recovered_high": np.quantile(ratios, 0.95),
                 "prompts": 50,
                 "majority_accuracy": majority(pairs, operator=operator, split="evaluation"),
             }
@@ -220,6 +237,7 @@ def test_a_planted_bag_answers_alone_and_nothing_else_does(
     table = concluded(bags, pairs, knocked.simulated(bags, "bag", pairs, answer))
     assert set(table.filter(kept="everything")["neurons"]) == {len(LATE)}
     whole, empty = ("everything", "heuristic", "matched_rest"), ("nothing", "rest", "matched")
+    assert table.filter(kept="everything")["recovered"].to_list() == [1] * 4
     for what, value in (dict.fromkeys(whole, 1) | dict.fromkeys(empty, 0)).items():
         rows = table.filter(kept=what).select("accuracy", "ci_low", "ci_high").rows()
         assert set(rows) == {(value, value, value)}  # where all prompts agree nothing is uncertain
@@ -229,6 +247,13 @@ def test_a_planted_bag_answers_alone_and_nothing_else_does(
     assert random["faithfulness"].is_between(0.2, 0.6).all()
     # without random neurons, four of the six often remain; without the six, none
     assert table.filter(kept="random_rest")["accuracy"].is_between(0.2, 0.95).all()
+
+
+def test_nothing_is_recovered_where_late_neurons_do_not_matter(
+    bags: pl.DataFrame, pairs: pl.DataFrame
+):
+    table = concluded(bags, pairs, knocked.simulated(bags, "bag", pairs, lambda *_: (1.0, True)))
+    assert table["recovered"].null_count() == table["recovered_low"].null_count() == len(table)
 
 
 def test_an_operator_without_heuristics_has_no_bag(members: pl.DataFrame, pairs: pl.DataFrame):

@@ -182,13 +182,23 @@ def test_shares_of_small_p_values_are_written_with_their_number(operator: str):
 
 @pytest.mark.parametrize("operator", CRITERION)
 def test_bags_are_bars_below_the_number_of_heuristic_neurons(operator: str):
-    for axis, ablation in zip(panels("bag_alone")[operator], ("mean", "zero"), strict=True):
+    rows_of_panels = [("mean", "accuracy"), ("zero", "accuracy"), ("mean", "recovered")]
+    for axis, (ablation, value) in zip(panels("bag_alone")[operator], rows_of_panels, strict=True):
         rows = MADE["bag_alone"].filter(operator=operator, ablation=ablation)
-        majority_is_drawn(axis, rows["majority_accuracy"])
-        assert {bar.get_height() for bar in axis.patches} == set(rows["accuracy"])
+        if value == "accuracy":
+            majority_is_drawn(axis, rows["majority_accuracy"])
+        assert {bar.get_height() for bar in axis.patches} == set(rows[value])
         counted = rows.filter(pl.col("kept").is_in(["heuristic", "everything", "nothing"]))
         written = sorted(text.get_text() for text in axis.texts)
         assert written == sorted(f"{neurons:,}" for neurons in counted["neurons"])
+
+
+def test_a_share_of_no_difference_is_not_drawn():
+    nothing = MADE["bag_alone"].with_columns(recovered=pl.lit(None, pl.Float64))
+    accuracy, _, recovered = panels("bag_alone", MADE | {"bag_alone": nothing})["add"]
+    assert accuracy.patches
+    assert not recovered.patches
+    assert "the logit difference is not clearly smaller" in texts(recovered)
 
 
 @pytest.mark.parametrize("operator", CRITERION)
