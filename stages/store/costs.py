@@ -20,7 +20,7 @@ from stages.lib.ask import LOGITS, VALUES
 from stages.lib.core import environment
 from stages.lib.core.settings import read
 from stages.lib.core.vocabulary import ARITHMETIC, TASKS
-from stages.lib.executor.blocks import FIXED
+from stages.lib.executor.blocks import CACHED, FIXED
 from stages.lib.model.architecture import Architecture
 from stages.lib.model.prefixes import FEWEST
 from stages.lib.settings import Passes, Runs
@@ -75,7 +75,9 @@ MATCHED = 2.2e-5  # a match in queries
 FIGURE = 4.0  # figures of a chapter, or a page
 # Relative to forward passes.
 STORED = 1.1  # a dump: sums of all activations, HDF5
-PASSED = 0.75  # runs, whose passes are larger
+PASSED = 0.75  # runs, whose passes are larger, of a model whose weights stay in the cache
+# Runs of a larger model. A plain pass is as fast as products can be; runs of few pairs are less so.
+PASSED_LARGE = 1.15
 HELD = 1 << 30  # bytes of a pass that keeps residual streams, at most
 MOVING = 0.4  # share of mediation's runs that change anything before the last layer's end
 # Relative to the kernels of a map.
@@ -461,7 +463,8 @@ class Costs:
         logits of the whole vocabulary are computed.
         """
         workers = environment.workers()
-        passes = PASSED * self.forward(runs, share, answers)
+        passed = PASSED if self.weights <= CACHED else PASSED_LARGE
+        passes = passed * self.forward(runs, share, answers)
         alone = self.steps(STARTED + PLANNED_RUNS)
         cpu = alone + workers * self.rates.start + passes + self.steps(each, runs)
         disk = RUN_ROW * runs
