@@ -426,8 +426,9 @@ def test_digits_that_share_neurons_are_those_of_the_table():
             for each in table("digit_circuits")
             if each["of_digit"] != digit and each.items() >= keys.items()
         ]
-        check(other.partition(" (")[0], [float(measured["share"])])
-        check(matched.partition(" (")[0], [float(measured["matched_share"])])
+        check(other, [float(measured[name]) for name in ("share", "ci_low", "ci_high")])
+        ends = ("matched_share", "matched_ci_low", "matched_ci_high")
+        check(matched, [float(measured[name]) for name in ends])
         check(random, [float(measured["share_by_chance"])])
 
 
