@@ -42,7 +42,7 @@ TABLES = dict.fromkeys(
         select claim, operator, published, measured, ci_low, ci_high, verdict
         from claims where subject = $subject
         qualify bool_or(measured is not null or verdict <> 'not testable here')
-            over (partition by claim)  -- the others are about other models
+            over (partition by claim)  -- the others measure nothing on this model
         order by claim, list_position(['add', 'subtract', 'multiply', 'divide'], operator)
     """,
     "classified_share": """
