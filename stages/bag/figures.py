@@ -65,7 +65,7 @@ ANSWERS, DIFFERENCE = (
 ALONE = [
     (ANSWERS, "mean", "accuracy,\nothers at their mean"),
     (ANSWERS, "zero", "accuracy,\nothers at 0"),
-    (DIFFERENCE, "mean", "logit difference,\nothers at their mean"),
+    (DIFFERENCE, "mean", f"logit difference\n(at least {LEAST}),\nothers at their mean"),
 ]
 BINS = 20  # of p-values: the first holds those up to 0.05
 LAYERS = 8  # in knockouts_by_neuron, evenly spread

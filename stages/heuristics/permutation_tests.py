@@ -166,11 +166,7 @@ class PermutationTestsWork:
         if plan:
             with replacing(self._plan_file(len(self.units))) as partial_file:
                 partial_file.write_text(json.dumps(plan), encoding="utf-8")
-            for unit, neurons in zip(self.grids.units, waiting, strict=True):
-                size = len(neurons) if unit.group in plan else 0
-                self.units.append(replace(unit, size=size))
-            current = len(self.units) // self.a_round
-            self.title = f"permutation_tests {self.subject.name}, round {current}"
+            self._append_round(plan, waiting)
             return True
         first_round = self.grids.layers()
         last_round = [[before + unit for unit in units] for units in first_round]
@@ -179,6 +175,20 @@ class PermutationTestsWork:
             put_together = _added if table == "null_shares" else pl.concat
             part.finish(groups, pl.DataFrame(schema=SCHEMAS[table]), put_together)
         return False
+
+    def _append_round(self, plan: Mapping[str, int], waiting: Sequence[pl.DataFrame]) -> None:
+        """Add the units of another round, whose progress counts relabellings, by themselves.
+
+        Operators differ in their relabellings. plan: these by operator; waiting: the undecided
+        neurons of each unit.
+        """
+        self.units = [replace(unit, size=0) for unit in self.units]
+        for unit, neurons in zip(self.grids.units, waiting, strict=True):
+            size = len(neurons) * plan.get(str(unit.group), 0)
+            self.units.append(replace(unit, size=size))
+        self.counts, self.few = "relabelling", 2_000
+        current = len(self.units) // self.a_round
+        self.title = f"permutation_tests {self.subject.name}, round {current}"
 
     def _again(self, number: int, unit: int, round_number: int, report: Report) -> None:
         """Judge a unit's undecided neurons anew, by relabellings of this round alone."""
@@ -193,7 +203,7 @@ class PermutationTestsWork:
             for neuron, activations, logits in stored:
                 if neuron in neurons:
                     judgements[neuron] = judge(activations, logits)
-                    report(1)
+                    report(draws)
             anew = _candidates(judgements, self._keys(grid, layer))
             others = frame.filter(~pl.col("neuron").is_in(neurons))
             frame = pl.concat([others, anew]).sort("neuron", "heuristic", "side")

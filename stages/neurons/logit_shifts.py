@@ -46,6 +46,7 @@ from stages.lib.executor.blocks import Block, PassSizes
 from stages.lib.executor.executor import Executor
 from stages.lib.executor.external_values import Given
 from stages.lib.executor.interventions import Intervention, Patch
+from stages.lib.executor.layer_passes import LayerPasses
 from stages.lib.executor.pairs import PromptPairs
 from stages.lib.executor.rank_one import Moved, full_stream
 from stages.lib.executor.values import Values
@@ -176,7 +177,7 @@ class Totals:
 class LogitShiftsWork:
     """The shifts of one model's neurons. A unit is some neurons of a layer, for an operator."""
 
-    counts, few = "shift", 50_000
+    counts, few = "layer pass", 50_000
 
     def __init__(self, name: str):
         self.subject = Subject.named(name)
@@ -198,7 +199,7 @@ class LogitShiftsWork:
         keys = ["operator", "layer"]
         for layer in shifted.sort(*keys, "neuron").partition_by(*keys, maintain_order=True):
             self.bundles += layer.iter_slices(most)
-        self.units = [_unit(bundle) for bundle in self.bundles]
+        self.units = list(map(self._unit, self.bundles))
         files = ("neurons/shifted_neurons", "circuit/pairs", "store/numbers")
         inputs = [self.subject.path(f"{file}.parquet") for file in files]
         weights = checkpoint.fingerprint(self.subject.settings.source)
@@ -217,25 +218,26 @@ class LogitShiftsWork:
             loaded, self.sizes, self.tokens, next(iter(self.groups.values())), self.bundles
         )
 
+    def _unit(self, bundle: pl.DataFrame) -> Unit:
+        operator, layer = bundle.select("operator", "layer").row(0)
+        passes = LayerPasses.for_model(self.sizes.checkpoint.architecture, len(self.tokens))
+        shifted = [*interventions(layer, bundle["neuron"].to_list(), UP)]
+        size = 2 * sum(passes.count(pairs, shifted) for pairs in self.groups[operator])
+        return Unit(f"neurons of layer {layer}, {operator}", size, operator.encode())
+
     def missing(self) -> list[int]:
         return self.parts.missing(len(self.units))
 
     def do(self, number: int, report: Report = silent) -> None:
         runner, bundle = self.executor, self.bundles[number]
         report(0)
-        measured = shifts(runner, bundle, self.groups[bundle["operator"][0]])
+        measured = shifts(runner, bundle, self.groups[bundle["operator"][0]], report)
         rows = bundle.with_columns(measured).select(list(SCHEMA))
         self.parts.write(number, rows.cast(SCHEMA))  # type: ignore[arg-type]
-        report(len(bundle))
 
     def finish(self) -> None:
         groups = [[number] for number in range(len(self.units))]
         self.parts.finish(groups, pl.DataFrame(schema=SCHEMA))
-
-
-def _unit(bundle: pl.DataFrame) -> Unit:
-    operator, layer = bundle.select("operator", "layer").row(0)
-    return Unit(f"neurons of layer {layer}, {operator}", len(bundle), operator.encode())
 
 
 def prompts(pairs: pl.DataFrame, most: int) -> dict[str, pl.DataFrame]:
@@ -291,12 +293,19 @@ def interventions(layer: int, neurons: Sequence[int], side: str) -> list[Interve
 
 
 def shifts(
-    runner: NumberExecutor, bundle: pl.DataFrame, groups: Sequence[PromptPairs]
+    runner: NumberExecutor,
+    bundle: pl.DataFrame,
+    groups: Sequence[PromptPairs],
+    report: Report = silent,
 ) -> list[pl.Series]:
-    """Return the measured columns for some neurons of one layer, on groups of prompts."""
+    """Return the measured columns for some neurons of one layer, on groups of prompts.
+
+    report: called with the layer passes of each batch.
+    """
     assert runner.tokens is not None
     layer, sizes = _layer_sizes(runner.checkpoint, bundle)
     tokens, neurons = runner.tokens.cpu().numpy(), bundle["neuron"].to_list()
+    passes = LayerPasses.for_model(runner.checkpoint.architecture, len(tokens))
     totals, scales = Totals(len(neurons), len(tokens)), list[np.ndarray]()
     for pairs in groups:
         values = runner.values(pairs)
@@ -311,7 +320,9 @@ def shifts(
             rises = _centred(up.cpu().numpy() - clean)
             falls = _centred(clean - down.cpu().numpy())
             totals.add(first, rises, falls, answers)
-            first += len(rises)
+            shifted = slice(first, first + len(rises))
+            report(sum(passes.count(pairs, side[shifted]) for side in sides))
+            first = shifted.stop
         totals.prompts += len(pairs)
         scales.append(norm_factors(runner.checkpoint, values.clean.streams[-1][:, -1]))
     scale = np.round(np.concatenate(scales).mean(), 9)

@@ -99,6 +99,7 @@ def _example(axis: Axes, vote: dict, changes: pl.DataFrame, store: LayerStore) -
     size = min(max(1000 / len(direct), 1), LARGEST_DOT)
     axis.scatter(direct, measured["changes"], s=size, color=drawing.BLUE, linewidths=0)
     axis.axline((0, 0), slope=1, color=drawing.GUIDE, linewidth=0.7, linestyle="--")
+    axis.locator_params("x", nbins=4)  # more ticks would run into each other
 
 
 FIGURES = {"agreement": agreement, "examples": examples}

@@ -158,12 +158,10 @@ def test_what_both_prompts_share_is_never_run_twice(kind: str):
     assert len(shared) == 6
     for number, pair in product(shared, range(4)):
         np.testing.assert_array_equal(fast[number, pair], fast[0, pair])
-    unpatched, blocks = set(), runner.plan(table, wanted)
-    for block in blocks:
+    unpatched = set()
+    for block in runner.plan(table, wanted):
         unpatched |= {i.number for i in block.interventions if not i.patches}
     assert {0, *shared} <= unpatched
-    computed = 4 * (len(wanted) - len(unpatched))
-    assert sum(block.computed for block in blocks) == computed
 
 
 def layers_of(blocks: list[planning.Block]) -> list[list[int]]:

@@ -50,11 +50,6 @@ class Block:
         """How many rows of the table `runs` it makes."""
         return len(self.pairs) * len(self.interventions)
 
-    @property
-    def computed(self) -> int:
-        """How many of its runs a pass computes; those that change nothing are the clean run."""
-        return len(self.pairs) * computed(self.interventions)
-
 
 @dataclass(frozen=True)
 class PassSizes:
@@ -163,11 +158,6 @@ def plan(
         for pairs in named_pairs(*prompts):
             blocks += _blocks(_Layout.read(pairs, last_layer), members, most_results, copies)
     return blocks
-
-
-def computed(interventions: Iterable[Intervention]) -> int:
-    """Return how many of these interventions change anything."""
-    return sum(bool(intervention.patches) for intervention in interventions)
 
 
 def _blocks(

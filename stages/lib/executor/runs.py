@@ -52,9 +52,10 @@ from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table
 from stages.lib.executor import interventions, pairs, parity_check
 from stages.lib.executor import values as replacing
-from stages.lib.executor.blocks import Block, PassSizes, computed
+from stages.lib.executor.blocks import Block, PassSizes
 from stages.lib.executor.executor import Executor
 from stages.lib.executor.external_values import Given
+from stages.lib.executor.layer_passes import LayerPasses
 from stages.lib.executor.measuring import Measured
 from stages.lib.model import checkpoint
 from stages.lib.settings import Runs
@@ -84,10 +85,11 @@ KINDS = ("neurons", "heads", "residual")  # of means
 class RunsWork:
     """A table of interventions on one model. Weights are loaded only where units are done.
 
-    bundles: the blocks of each unit; parts: what units write.
+    bundles: the blocks of each unit; parts: what units write. Progress counts layer passes, since
+    runs take up to a hundred times as long as others of the same table.
     """
 
-    counts, few = "run", 50_000
+    counts, few = "layer pass", 50_000
 
     def __init__(self, table_of: str, name: str, pairs_table: str = "circuit/pairs"):
         self.subject = Subject.named(name)
@@ -113,7 +115,8 @@ class RunsWork:
             patches = block.pairs, block.interventions
             replacing.check(*patches, positions, self.widths, self.given)
         self.bundles = bundled(self.blocks, settings.runs_per_part)
-        self.units = list(map(_unit, self.bundles))
+        passes = LayerPasses.for_model(outline.architecture)
+        self.units = [_unit(bundle, passes) for bundle in self.bundles]
         weights = checkpoint.fingerprint(self.subject.settings.source)
         facts = (name, weights, self.subject.settings.dtype, settings)
         machine = environment.device(), environment.passes()
@@ -167,11 +170,12 @@ class RunsWork:
         self.parts.finish(groups, pl.DataFrame(schema=SCHEMA))
 
 
-def _unit(bundle: Sequence[Block]) -> Unit:
+def _unit(bundle: Sequence[Block], passes: LayerPasses) -> Unit:
     """Return the unit of work of some blocks; units on the same pairs are one group."""
     first = bundle[0]
     name = f"interventions from {first.interventions[0].number} on"
-    return Unit(name, sum(block.computed for block in bundle), first.pairs.number.tobytes())
+    size = sum(passes.count(block.pairs, block.interventions) for block in bundle)
+    return Unit(name, size, first.pairs.number.tobytes())
 
 
 def read_means(path: Path) -> dict[str, dict[str, np.ndarray]]:
@@ -231,12 +235,16 @@ def rows(
     subject: str,
     report: Report = silent,
 ) -> pl.DataFrame:
-    """Return the rows of the table `runs` for some blocks; report: called after each batch."""
+    """Return the rows of the table `runs` for some blocks.
+
+    report: called with the layer passes of each batch.
+    """
+    passes = LayerPasses.for_model(executor.checkpoint.architecture)
     frames = []
     for block in blocks:
         for batch, measured in executor.run(block):
             frames.append(_frame(batch, block.pairs, measured))
-            report(computed(batch) * len(block.pairs))
+            report(passes.count(block.pairs, batch))
     constants = {"subject": pl.lit(subject), "experiment": pl.lit(experiment)}
     columns = [pl.col(name).cast(kind) for name, kind in SCHEMA.items()]
     table = pl.concat(frames).with_columns(**constants).select(columns)
