@@ -66,18 +66,27 @@ example-digits: example
 
 setup: .venv/installed
 
+# Installs what a lock pins, but torch. uv takes a quarter of pip's time, but reads none of pip's
+# settings, such as another index; where it fails, pip installs.
+define install
+grep -v '^torch==' $(1) | .venv/bin/uv pip install --quiet --no-deps --requirement - || \
+	.venv/bin/pip install --quiet --no-deps --no-compile --requirement $(1)
+endef
+
 # A .venv of another Python is removed: venv would keep its links to that Python.
 # pip would compile all that it installs, a minute of work. Python compiles what is imported; the
-# last command does so for what every stage needs, while pip installs `bag`. Two pips install at
-# once, in an order that starts with torch, the largest; the one after them installs what this
-# machine's build of torch needs besides, such as CUDA's libraries.
+# last command does so for what every stage needs, while pip installs `bag`. torch is as large as
+# all else together. pip installs it meanwhile, as its settings may name a build, and then what this
+# machine's build needs besides, such as CUDA's libraries.
 .venv/installed: requirements.lock pyproject.toml
 	@$(PYTHON) -c "import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))" || { \
 		echo "make: bag needs Python 3.11 to 3.14, and $(PYTHON) is $$($(PYTHON) -V 2>&1);" \
 			"name another, such as make PYTHON=python3.12" >&2; exit 1; }
 	@test "$$(.venv/bin/python -V 2>&1)" = "$$($(PYTHON) -V 2>&1)" || rm -rf .venv
 	$(PYTHON) -m venv .venv
-	sort -r requirements.lock | xargs -P 2 -n 40 .venv/bin/pip install --quiet --no-deps --no-compile
+	.venv/bin/pip install --quiet --no-deps --no-compile $$(grep '^uv==' requirements.lock)
+	.venv/bin/pip install --quiet --no-deps --no-compile $$(grep '^torch==' requirements.lock) & \
+	$(call install,requirements.lock) && wait $$!
 	.venv/bin/pip install --quiet --constraint requirements.lock torch
 	.venv/bin/pip install --quiet --no-deps --no-build-isolation --editable . & \
 	.venv/bin/python -c "import dvc.repo; from stages import warm; warm.load()" && wait $$!
@@ -96,7 +105,7 @@ lint: .venv/tests
 
 # What only tests and lint need is not part of the setup, which all other targets wait for.
 .venv/tests: tests/requirements.lock .venv/installed
-	sort -r $< | xargs -P 2 -n 20 .venv/bin/pip install --quiet --no-deps --no-compile
+	$(call install,$<)
 	touch $@
 
 # make site: builds the documentation with a search, as pages that need no server and no network.
@@ -107,7 +116,7 @@ site: .venv/site
 	@echo "The page to read: site/index.html"
 
 .venv/site: stages/site/requirements.lock .venv/installed
-	.venv/bin/pip install --quiet --no-deps --no-compile --requirement $<
+	$(call install,$<)
 	touch $@
 
 # Sets where `make push` and `make pull` share outputs: make remote URL=s3://bucket/folder (or
@@ -147,7 +156,7 @@ endef
 lock:
 	rm -rf .venv
 	$(PYTHON) -m venv .venv
-	.venv/bin/pip install --quiet setuptools --editable .
+	.venv/bin/pip install --quiet setuptools uv --editable .
 	.venv/bin/pip freeze --all --exclude-editable | grep -v '^pip==' | sed 's/+cpu$$//' \
 		> requirements.lock
 	$(call pin,dev,requirements.lock,tests/requirements.lock)
