@@ -98,9 +98,13 @@ def main(name: str) -> None:
     samples = _samples(subject, settings)
     loaded = checkpoint.from_settings(subject.settings)
     layers, device = range(len(loaded.architecture.layers)), str(loaded.model.device)
-    total = sum(len(sample.answers) for sample in samples) * len(layers)
+    probed = [len(sample.answers) for sample in samples]
+    probed = [prompts for prompts in probed if prompts >= settings.fewest_prompts]
+    # each prompt passes each layer, and is then probed there
+    total = 2 * sum(probed) * len(layers)
     rows: list[tuple] = []
     with progress.bar(total=total, desc=f"probes {name}", unit="prompt-layer") as bar:
+        bar.update(0, name)  # starts the clock before the first prompts have passed
         for sample in samples:
             keys, counts = (name, sample.operator), (sample.different_answers, sample.tests)
             sites = list(product(layers, ROLES))
@@ -110,12 +114,13 @@ def main(name: str) -> None:
             title = f"streams {name} {sample.operator}"
             inputs = loaded, sample.tokens, sample.positions, passes.prompts
             with residuals.read(*inputs, subject.path("circuit"), title) as streams:
+                bar.update(len(sample.answers) * len(layers), name)
                 for layer, role in sites:
                     features = streams.at(layer + 1, ROLES.index(role)).astype(np.float32)
                     accuracies = probe(features, sample, settings.shrinkage, device)
                     rows.append((*keys, layer, role, *accuracies, sample.majority, *counts))
                     if role == ROLES[-1]:
-                        bar.update(len(sample.answers))
+                        bar.update(len(sample.answers), name)
     frame = pl.DataFrame(rows, schema=COLUMNS, orient="row")
     order = pl.col("position").replace_strict(ROLES, range(len(ROLES)))
     write_table(frame.sort("operator", "layer", order), subject.path("circuit/probes.parquet"))
