@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 
 from stages.circuit import probes
+from stages.lib.core import progress
 from tests.circuit.prompted import ROLES, result
 
 
@@ -67,3 +68,19 @@ def test_a_subject_that_knows_nothing_is_one_sentence(project: Path):
         probes.main("tiny")
     assert "\n" not in str(error.value)
     assert not (project / "circuit/probes.parquet").exists()
+
+
+@pytest.mark.parametrize("kind", ["llama"])
+def test_progress_counts_reading_and_probing(project: Path, monkeypatch: pytest.MonkeyPatch):
+    """Division has too few prompts, so that only the 300 of addition count."""
+    bars: list[progress.Log] = []
+
+    def noted(*items, leave: bool = True, **options) -> progress.Log:
+        bars.append(progress.Log(*items, **options))
+        return bars[-1]
+
+    monkeypatch.setattr(progress, "bar", noted)
+    probes.main("tiny")
+    layers = result(project, "probes")["layer"].max() + 1
+    [bar] = [bar for bar in bars if bar.desc == "probes tiny"]
+    assert bar.done == bar.total == 2 * 300 * layers
