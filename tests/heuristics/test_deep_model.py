@@ -166,30 +166,33 @@ def test_a_deep_model_gets_enough_draws_for_its_labels(
     assert len(many) < len(truth) + 0.02 * limits["neurons"]  # few neurons take many draws
 
 
-def test_later_rounds_count_the_neurons_that_they_test(
+def test_later_rounds_count_the_relabellings_of_the_neurons_that_they_test(
     project: tuple[Path, Truth], monkeypatch: pytest.MonkeyPatch
 ):
-    """The time left follows from the count, and decided neurons take no time."""
+    """The time left follows from the count, and what is decided or done takes no time."""
     folder, truth = project
     within(folder, monkeypatch)
     write_params(folder)
     tests = PermutationTestsWork("deep")
-    rounds = []
+    neurons, counts = [], []
     first = 0
     while True:
-        counted = []
+        draws = []
         for number, unit in enumerate(tests.units[first:], first):
             reports: list[int] = []
             tests.do(number, reports.append)
             assert sum(reports) == unit.size
-            counted.append(unit.size)
-        rounds.append(sum(counted))
+            draws += tests.candidates.read(number)["draws"].to_list()
+        counts.append(tests.counts)
+        size = sum(unit.size for unit in tests.units)  # of this round alone
+        neurons.append(size if first == 0 else size / max(draws))
         first = len(tests.units)
         if not tests.finish():
             break
-    assert rounds[0] == LAYERS * WIDTH
-    assert len(rounds) > 1
-    assert 0.97 * len(truth) <= min(rounds) <= max(rounds[1:]) < LAYERS * WIDTH / 4
+    assert neurons[0] == LAYERS * WIDTH
+    assert len(neurons) > 1
+    assert 0.97 * len(truth) <= min(neurons) <= max(neurons[1:]) < LAYERS * WIDTH / 4
+    assert counts == ["neuron"] + ["relabelling"] * (len(neurons) - 1)
 
 
 def test_too_few_draws_for_any_label_are_reported(
