@@ -69,8 +69,8 @@ setup: .venv/installed
 # Installs what a lock pins, but torch. uv takes a quarter of pip's time, but reads none of pip's
 # settings, such as another index; where it fails, pip installs.
 define install
-grep -v '^torch==' $(1) | .venv/bin/uv pip install --quiet --no-deps --requirement - || \
-	.venv/bin/pip install --quiet --no-deps --no-compile --requirement $(1)
+grep -v '^torch==' $(1) | xargs .venv/bin/uv pip install --quiet --no-deps || \
+	grep -v '^torch==' $(1) | xargs .venv/bin/pip install --quiet --no-deps --no-compile
 endef
 
 # A .venv of another Python is removed: venv would keep its links to that Python.
