@@ -198,6 +198,23 @@ def test_typical_seconds_do_not_count_for_a_model_that_is_far_slower(
     ]
 
 
+def test_a_resumed_run_has_the_pace_of_all_stages_so_far(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """One stage that takes twice as long as usual does not stand for all that are left."""
+    monkeypatch.setattr(pipeline, "TYPICAL", project / "typical.yaml")
+    pipeline.TYPICAL.write_text("shared: 100\nstages/each/dvc.yaml:each: 40\nlast: 100\n")
+    pipeline.RECORD.write_text(json.dumps({"shared": 100}))
+    Path("shared").touch()
+    lines = [
+        (0, "Stage 'shared' didn't change, skipping"),
+        (0, runs(EACH_A)),
+        (80, runs(EACH_B)),
+    ]
+    # 180 seconds in place of 140; 140 are left
+    assert sentences_of(lines, "-P")[1] == "stage 3 of 4, about 3 min left"
+
+
 def test_estimates_need_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     pipeline.keep_estimates("a", {"each/each": 1.0})

@@ -8,7 +8,7 @@ it says so of queries alone, which draw none.
 DVC prints a line for each stage that it runs or skips; these lines count the stages. How many there
 will be follows from the graph in dvc.yaml. The time left follows from the seconds of earlier runs,
 which are in RECORD, then from what `bag add` expected of a model, in ESTIMATES, and otherwise from
-TYPICAL, which Git has. Each is scaled by the pace of this run.
+TYPICAL, which Git has. Each is scaled by the pace so far.
 """
 
 import json
@@ -206,7 +206,7 @@ class Progress:
 
     def _pace_of(self, reference: Mapping[str, float]) -> float | None:
         """Return how much longer stages take than in a reference, now or in earlier runs."""
-        return _pace(self.ran, reference) or _pace(self.record, reference)
+        return _pace(self.record | self.ran, reference)
 
 
 def progress_of(command: list[str], say: Callable[[str], None]) -> Progress | None:
