@@ -76,9 +76,9 @@ MATCHED = 2.2e-5  # a match in queries
 FIGURE = 4.0  # figures of a chapter, or a page
 # Relative to forward passes.
 STORED = 1.1  # a dump: sums of all activations, HDF5
-PASSED = 0.75  # runs, whose passes are larger, of a model whose weights stay in the cache
-# Runs of a larger model. A plain pass is as fast as products can be; runs of few pairs are less so.
-PASSED_LARGE = 1.15
+# Runs, whose passes are larger, of a model whose weights stay in the cache. A larger model's plain
+# passes are as fast as products can be.
+PASSED = 0.75
 HELD = 1 << 30  # bytes of a pass that keeps residual streams, at most
 MOVING = 0.4  # share of mediation's runs that change anything before the last layer's end
 # Relative to the kernels of a map.
@@ -106,8 +106,7 @@ LATE = 0.41
 SCORED = 0.5  # share of neurons that match a heuristic and are ablated one by one: 0.33 to 0.66
 KNOCKED = 130  # heuristics per operator whose neurons are ablated together
 MATCHES, MATCHES_OF_DIGITS = 3.5, 21  # of a map; with answers of several tokens
-# Prompts that share the tokens that all begin with, as measured: passes are smaller, too.
-TOGETHER = 4
+LENGTHS = 2  # of an operator's prompts, about: only prompts of one length share a pass
 CUTS = 6  # circuits per operator when attention is cut, at most
 ARMS = 5 * 2 * 2  # of ablations by prompt: arms, criteria, replacements
 
@@ -159,11 +158,6 @@ class PromptLengths:
         """Tokens after those that all prompts begin with, if these are computed only once."""
         shared = self.length - self.own - 2
         return self.length - shared if shared >= FEWEST else self.length
-
-    @property
-    def in_circuits(self) -> float:
-        """Tokens of a run with patches at all positions, of prompts of one length together."""
-        return self.unshared + (self.length - self.unshared) / TOGETHER
 
 
 class Costs:
@@ -467,7 +461,7 @@ class Costs:
         logits of the whole vocabulary are computed.
         """
         workers = environment.workers()
-        passed = PASSED if self.weights <= CACHED else PASSED_LARGE
+        passed = PASSED if self.weights <= CACHED else 1
         passes = passed * self.forward(runs, share, answers)
         alone = self.steps(STARTED + PLANNED_RUNS)
         cpu = alone + workers * self.rates.start + passes + self.steps(each, runs)
@@ -567,10 +561,20 @@ class Costs:
         cpu = self.forward(pairs, length, 0)
         yield self._model("circuit/attention_patterns", pairs, "prompts", cpu, 0)
         yield self._runs("circuit/component_runs", self.components(sizes), self._after() / 2)
-        tokens = self.prompts.in_circuits
+        tokens = self.in_circuits(sizes)
         circuits = self.head_circuits(sizes)
         yield self._runs("circuit/head_circuit_runs", circuits, min(tokens, length - 1))
         yield self._runs("circuit/cut_runs", CUTS * pairs, tokens)
+
+    def in_circuits(self, sizes: Sizes) -> float:
+        """Return the tokens of a run with patches at all positions.
+
+        A pass computes the tokens that all prompts begin with once, for the pairs of one operator
+        and one length.
+        """
+        length, unshared = self.prompts.length, self.prompts.unshared
+        together = min(self.pairs(sizes) / self.operators / LENGTHS, self.runs.rows / length)
+        return unshared + (length - unshared) / max(1.0, together)
 
     def _after(self, roles: int = ROLES) -> float:
         """Return the tokens from a patched role to the end, the mean over the first roles."""
@@ -597,7 +601,7 @@ class Costs:
 
     def _neurons(self, sizes: Sizes) -> Iterator[CostRow]:
         pairs, length = self.pairs(sizes), self.prompts.length
-        tokens = min(self.prompts.in_circuits, length - 1)
+        tokens = min(self.in_circuits(sizes), length - 1)
         yield self._model("neurons/token_activations", self.cells**0.5, "numbers", 0, 0)
         yield self._runs("neurons/neuron_runs", self.neurons(sizes), self.swept())
         estimates = self.attributions(sizes)

@@ -23,7 +23,7 @@ from stages.lib.subject import Sizes, SubjectSettings, load_sizes, load_subject
 from stages.settings import Params
 from stages.store import add, budget, check, check_options, description, kernels
 from stages.store.answers import answers_on_grid
-from stages.store.costs import DRAWS, SCORED, CostRow, Costs
+from stages.store.costs import DRAWS, LENGTHS, SCORED, CostRow, Costs, PromptLengths
 from stages.store.declared_stages import REPEATED_OVER
 from stages.store.kernels import KernelTimes
 from stages.store.rates import Rates, layer_products
@@ -342,6 +342,22 @@ def test_runs_of_some_neurons_are_as_many_as_tables_have(project: Path):
         assert costs.neuron_knockouts(sizes) == pytest.approx(knockouts * pairs)
         assert costs.units(sizes) == (2 * (both + min(patched + sampled, 32)) + 1) * 1200
         assert costs.attributions(sizes) == 5 * 48 * pairs
+
+
+def test_pairs_of_circuits_share_the_tokens_that_all_prompts_begin_with(project: Path):
+    """Many pairs share what fits a pass."""
+    costs = costs_of(mine())
+    length, own = 35, 3  # so that 30 tokens are shared
+    costs.prompts, seeds = PromptLengths(length, own), len(costs.params["pairs"]["seeds"])
+
+    def tokens(pairs_per_split: int) -> float:
+        return costs.in_circuits(Sizes(pairs_per_split=pairs_per_split))
+
+    pairs = 6 * seeds / LENGTHS  # of one operator and length
+    assert tokens(6) == pytest.approx(5 + 30 / pairs)
+    assert tokens(10_000) == pytest.approx(5 + 30 / (costs.runs.rows / length))
+    costs.prompts = PromptLengths(5, 2)  # too few tokens to share
+    assert tokens(6) == tokens(10_000) == 5
 
 
 @pytest.mark.parametrize(
