@@ -205,7 +205,7 @@ class Progress:
         return expected | _scaled(self.record, _pace(self.ran, self.record) or 1.0)
 
     def _pace_of(self, reference: Mapping[str, float]) -> float | None:
-        """Return how much longer stages take than in a reference, now or in earlier runs."""
+        """Return how much longer stages take than in a reference, in this run and earlier ones."""
         return _pace(self.record | self.ran, reference)
 
 
