@@ -12,7 +12,6 @@ assumed (LATE).
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil
 from typing import Any
 
 import numpy as np
@@ -64,16 +63,17 @@ GIVEN = 1.2e-7  # a byte of external values, which runs of theories read
 SCORED_MAP = 7.5e-4  # to write the rows of a map's scores
 SCORED_CELL = 1.5e-8  # to read a cell of a map
 OVERLAPS = 1e-5  # a cell of an operator
-PART = 4e-3  # to list the Fourier components of some neurons
+PART = 2.6e-3  # to list the Fourier components of some neurons
 HELIX = 2.2e-3  # a layer and operator, for each coordinate of the residual stream
 ESTIMATED = 4e-7  # the row of an attribution
 AVERAGED = 3.5e-7  # an attribution in the means of queries
 SUMMED = 1.1e-8  # a late neuron and cell in failures
 JOINED = 4.5e-10  # a match and cell in failures
-DIGITS = 7e-9  # a late neuron and cell in digit_means
+DIGITS = 6e-9  # a late neuron and cell in digit_means
 ROW = 8e-6  # a row of runs in queries
-MATCHED = 2.2e-5  # a match in queries
+MATCHED = 2.8e-5  # a match in queries
 FIGURE = 4.0  # figures of a chapter, or a page
+DRAWN = 5e-6  # a match in figures
 # Relative to forward passes.
 STORED = 1.1  # a dump: sums of all activations, HDF5
 # Runs, whose passes are larger, of a model whose weights stay in the cache. A larger model's plain
@@ -86,7 +86,7 @@ DRAWS = 75  # relabellings of a neuron in permutation tests, the mean over all
 SEVERAL = 1.35  # scores and relabellings if answers have several tokens: heuristics of each token
 SEARCHES = 5.0  # of predicates: the map, its decoy, and the catalogue; structure takes longer
 LABELLED = 0.8  # fits of labels, relative to all maps
-RESCORED = 0.95  # scores of labels about results, of all scores
+RESCORED = 0.95  # scores of labels about results, of all scores of the shifted neurons
 FAULTY = 1.5  # scores with the published sizes, of all scores
 FITTED = 4.5  # theories of a map and of its control
 # Bytes.
@@ -99,9 +99,10 @@ LARGEST = 1.6  # matches of the operator that has most, relative to the mean
 PLANNED, LISTED = 500, 4000  # a prompt in the plan of a dump, and in lists of tokens
 TERMS = 80_000  # a cell in the terms of three theories
 EXTRA = "store/answer_accuracy"  # only the summary of the default model needs it
-# Late layers relative to all: a third in Qwen2.5-Coder-0.5B, half in Llama-3-8B (Nikankin et al.
-# 2025). Costs grow with the square of their number, so this is wrong by about 1.5 for both.
-LATE = 0.41
+# Late layers relative to all, rounded down, and the fewest: 8 of 24 in Qwen2.5-Coder-0.5B, 16 of 32
+# in Llama-3-8B (Nikankin et al. 2025), 2 of 3 in the default model. Costs grow with the square of
+# their number, so they are wrong by 1.3 for the first and by 1.5 for the second.
+LATE, FEWEST_LATE = 0.41, 2
 # These depend on the results. The values are means over the models of this project.
 SCORED = 0.5  # share of neurons that match a heuristic and are ablated one by one: 0.33 to 0.66
 KNOCKED = 130  # heuristics per operator whose neurons are ablated together
@@ -183,7 +184,7 @@ class Costs:
         self.side, self.cells = side, side**2
         self.grid = self.operators * self.cells
         self.kept = len(settings.kept_layers(self.depth))
-        self.late = ceil(LATE * self.depth)
+        self.late = min(self.depth, max(FEWEST_LATE, int(LATE * self.depth)))
         self.passes = settings.passes or Passes(**self.params["passes"])
         self.runs = settings.runs or Runs(**self.params["runs"])
         self.bytes = BYTES[settings.dtype]
@@ -347,13 +348,16 @@ class Costs:
         kept = 3 * 2 * (2 + self.params["knockouts"]["control_draws"]) + 2
         return 2 * kept * self.pairs(sizes)
 
-    def shifts(self, sizes: Sizes) -> int:
-        """Return the number of runs with one neuron shifted up or down."""
+    def shifted(self, sizes: Sizes) -> int:
+        """Return how many neurons are shifted, each counted once for every operator."""
         neurons, layers = self.patched(sizes) + self.sampled(sizes), min(self.late, self.kept)
         if self._patches_all(sizes):
             neurons, layers = self.a.neurons, self.kept
-        each = 2 * self.params["causal_votes"]["vote_prompts"] * self.operators
-        return min(neurons, self.a.neurons) * layers * each
+        return min(neurons, self.a.neurons) * layers * self.operators
+
+    def shifts(self, sizes: Sizes) -> int:
+        """Return the number of runs with one neuron shifted up or down."""
+        return 2 * self.params["causal_votes"]["vote_prompts"] * self.shifted(sizes)
 
     def steering(self, sizes: Sizes) -> int:
         """Return the number of runs with late neurons at their means for a digit or a carry."""
@@ -615,7 +619,7 @@ class Costs:
         cpu = self.forward(2 * pairs, length)
         yield self._model("neurons/tuned_lens", 2 * pairs, "prompts", cpu, self._answered(length))
 
-    def _heuristics(self, _: Sizes) -> Iterator[CostRow]:
+    def _heuristics(self, sizes: Sizes) -> Iterator[CostRow]:
         at_once, kernels = self.params["scores"]["neurons_per_unit"], self.kernels
         several = SEVERAL if self.settings.answer_token is not None else 1.0
         scores = several * kernels.scores * self.answered_maps
@@ -633,7 +637,10 @@ class Costs:
         yield self._maps("heuristics/explained", explained, 1600)
         searches = SEARCHES * kernels.search * self.answered_maps
         yield self._maps("heuristics/discovery_search", searches, 15 * at_once + 1100, grids=True)
-        yield self._maps("heuristics/label_rescores", RESCORED * scores, 3000, False)
+        shifted = self.shifted(sizes)
+        rescored = RESCORED * scores * shifted / self.maps
+        row = self._maps("heuristics/label_rescores", rescored, 3000, False)
+        yield replace(row, count=shifted)
         yield self._maps("claims/fault_scores", FAULTY * scores, 19 * at_once, grids=True)
 
     def _bag(self, sizes: Sizes) -> Iterator[CostRow]:
@@ -732,6 +739,8 @@ class Costs:
         if of_kind["figures"]:
             count = len(of_kind["figures"])
             cpu, stages = self.steps(STARTED + FIGURE, count), tuple(of_kind["figures"])
+            if any(stage.startswith("heuristics/") for stage in stages):
+                cpu += self.steps(DRAWN, self.matches)
             yield CostRow(stages, count, "figures", cpu, LIBRARIES, 10 << 20)
 
     def _queries(self, sizes: Sizes, stages: tuple[str, ...]) -> CostRow:

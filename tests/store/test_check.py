@@ -342,6 +342,8 @@ def test_runs_of_some_neurons_are_as_many_as_tables_have(project: Path):
         assert costs.neuron_knockouts(sizes) == pytest.approx(knockouts * pairs)
         assert costs.units(sizes) == (2 * (both + min(patched + sampled, 32)) + 1) * 1200
         assert costs.attributions(sizes) == 5 * 48 * pairs
+        rows = {row.name: row for row in costs.rows(sizes)}
+        assert rows["heuristics/label_rescores"].count == 2 * both * 4
 
 
 def test_pairs_of_circuits_share_the_tokens_that_all_prompts_begin_with(project: Path):
