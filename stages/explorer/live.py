@@ -15,7 +15,7 @@ from stages.lib.core import slots
 from stages.lib.core.hdf5_store import read_array, read_attributes
 from stages.lib.core.settings import load
 from stages.lib.core.vocabulary import ROLES
-from stages.lib.executor import interventions
+from stages.lib.executor import interventions, shortcuts
 from stages.lib.executor.blocks import Block
 from stages.lib.executor.executor import Executor
 from stages.lib.executor.interventions import Intervention
@@ -94,7 +94,14 @@ class Live:
                 means = {"mean": {kind: pooled(read_array(self._means, kind)) for kind in KINDS}}
                 widths = slots.widths(read_attributes(self._means))
             memory = settings.memory_mib << 20
-            self.executor = Executor(loaded, means, settings.rows_per_pass, memory, widths=widths)
+            self.executor = Executor(
+                loaded,
+                means,
+                settings.rows_per_pass,
+                memory,
+                widths=widths,
+                remembered=shortcuts.kept(loaded, subject.settings.source),
+            )
         except (RuntimeError, ValueError, OSError, SystemExit) as error:
             raise ExplorerError(f"the model of {name} cannot be run: {error}") from None
         self._kept: tuple[tuple, PromptPairs] | None = None

@@ -41,7 +41,7 @@ from stages.lib import executor, model
 from stages.lib.core import environment
 from stages.lib.core.digest import digest
 from stages.lib.core.settings import load
-from stages.lib.executor import parity_check
+from stages.lib.executor import parity_check, shortcuts
 from stages.lib.executor.blocks import Block, PassSizes
 from stages.lib.executor.executor import Executor
 from stages.lib.executor.external_values import Given
@@ -214,14 +214,21 @@ class LogitShiftsWork:
         """The loaded model, after a few shifts agreed with plain forward passes."""
         loaded = checkpoint.from_settings(self.subject.settings, threads=1, whole=True)
         self.parts.admit(checkpoint.parity_digest(loaded))
+        pairs = next(iter(self.groups.values()))
         return checked_executor(
-            loaded, self.sizes, self.tokens, next(iter(self.groups.values())), self.bundles
+            loaded,
+            self.sizes,
+            self.tokens,
+            pairs,
+            self.bundles,
+            notes=self.parts.folder / "notes",
+            remembered=shortcuts.kept(loaded, self.subject.settings.source),
         )
 
     def _unit(self, bundle: pl.DataFrame) -> Unit:
         operator, layer = bundle.select("operator", "layer").row(0)
         passes = LayerPasses.for_model(self.sizes.checkpoint.architecture, len(self.tokens))
-        shifted = [*interventions(layer, bundle["neuron"].to_list(), UP)]
+        shifted = interventions(layer, bundle["neuron"].to_list(), UP)
         size = 2 * sum(passes.count(pairs, shifted) for pairs in self.groups[operator])
         return Unit(f"neurons of layer {layer}, {operator}", size, operator.encode())
 
@@ -254,20 +261,26 @@ def checked_executor(
     tokens: np.ndarray,
     groups: Sequence[PromptPairs],
     bundles: Sequence[pl.DataFrame],
+    *,
+    notes: Path | None = None,
+    remembered: Path | None = None,
 ) -> NumberExecutor:
     """Return an executor of these tokens, after a few shifts agreed with plain forward passes.
 
-    Raises ParityError if they do not agree.
+    notes: see parity_check.check; remembered: see Executor. Raises ParityError if they do not
+    agree.
     """
     given = Shifts()
-    runner = NumberExecutor(loaded, None, sizes.most_rows, sizes.memory, given=given)
+    runner = NumberExecutor(
+        loaded, None, sizes.most_rows, sizes.memory, given=given, remembered=remembered
+    )
     pairs, blocks = groups[0], []
     for number, bundle in enumerate(bundles):
         layer, patched = _layer_sizes(loaded, bundle)
         given.fill(runner.values(pairs), layer, patched)
         [intervention] = interventions(layer, bundle["neuron"].to_list()[:1], UP)
         blocks.append(Block(pairs, (Intervention(number, None, None, intervention.patches),)))
-    parity_check.check(runner, blocks)
+    parity_check.check(runner, blocks, notes)
     runner.tokens = torch.from_numpy(tokens).to(loaded.model.device)
     return runner
 

@@ -27,6 +27,7 @@ from stages.lib.core import progress
 from stages.lib.core.files import replacing
 from stages.lib.core.settings import load
 from stages.lib.core.tables import seal
+from stages.lib.executor import shortcuts
 from stages.lib.executor.executor import Executor
 from stages.lib.model import checkpoint
 from stages.lib.settings import Runs
@@ -57,7 +58,8 @@ def main(name: str) -> None:
     prompts = subject.table("circuit/pairs.parquet").filter(split="discovery")
     numbers = prompts["pair"].sort().to_numpy()
     loaded = checkpoint.from_settings(subject.settings, whole=True)
-    executor = Executor(loaded, None, settings.rows, settings.memory)
+    known = shortcuts.kept(loaded, subject.settings.source)
+    executor = Executor(loaded, None, settings.rows, settings.memory, remembered=known)
     path = subject.path("neurons/neuron_attributions.parquet")
     path.parent.mkdir(parents=True, exist_ok=True)
     shape = len(sites), loaded.architecture.neurons, len(numbers)

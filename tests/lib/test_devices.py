@@ -110,8 +110,8 @@ def test_every_patch_gives_the_bytes_of_one_device(kind: str, layers: list[int])
     with Devices():
         alone, _, expected = swept(subject(kind), patches())
         apart, _, results = swept(on_devices(kind, layers), patches())
-    assert apart.additive == alone.additive  # no shortcut is lost
-    assert apart.attends == alone.attends
+    assert apart.shortcuts.additive == alone.shortcuts.additive  # no shortcut is lost
+    assert apart.shortcuts.attends == alone.shortcuts.attends
     assert list(map(bool, apart.entrances)) == list(map(bool, alone.entrances))
     assert results.keys() == expected.keys()
     assert_same(results.values(), expected.values())

@@ -325,9 +325,9 @@ def test_a_sweep_agrees_with_plain_forward_passes(
     rows = interventions.read(intervention_table(patches), a, ROLES)
     runner = executor.Executor(loaded, None, rows=64, memory=1 << 28)
     # olmo2 normalises after its MLPs; gptj computes its attention itself.
-    assert all(runner.entrances[:-1]) == all(runner.additive) == (kind != "olmo2")
+    assert all(runner.entrances[:-1]) == all(runner.shortcuts.additive) == (kind != "olmo2")
     assert runner.entrances[-1]
-    assert runner.attends == (kind != "gptj")
+    assert runner.shortcuts.attends == (kind != "gptj")
     plain = expected(loaded, table, None, rows, together=len(table))
     check_same(measured(runner, table, rows), plain, tolerance)
 

@@ -57,7 +57,7 @@ def test_interventions_in_bfloat16_are_as_exact_as_plain_forward_passes(name: st
     wide = checkpoint.prepared(families.random_model(family, **more))
     narrow = checkpoint.prepared(families.random_model(family, **more).bfloat16())
     exact, fast = (Executor(loaded, None, 10**9, 1 << 30) for loaded in (wide, narrow))
-    assert fast.additive == exact.additive
+    assert fast.shortcuts.additive == exact.shortcuts.additive
     [batch] = by_length(families.pairs(), 10)
     errors = plain_errors = 0.0
     for patch in families.patches(len(wide.architecture.layers)):

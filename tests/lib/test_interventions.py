@@ -1,5 +1,7 @@
 """Check that what cannot run is refused before anything runs, and that parity checks work."""
 
+from pathlib import Path
+
 import numpy as np
 import polars as pl
 import pytest
@@ -292,17 +294,19 @@ def test_a_sound_model_passes_the_parity_check(kind: str):
     parity_check.check(*planned(subject(kind)))
 
 
+def counting(_, inputs: tuple) -> tuple:
+    """Change what enters a layer by the number of its positions."""
+    x, *more = inputs
+    length, width = x.shape[1:]
+    return ((x + length) * torch.linspace(1, length, width), *more)
+
+
 def test_a_model_that_counts_its_tokens_is_run_by_whole_prompts(kind: str):
     """A layer that computes something else for one position than for five cannot be restarted."""
     loaded = subject(kind)
     runner, blocks = planned(loaded)
 
-    def count(_, inputs: tuple) -> tuple:
-        x, *more = inputs
-        length, width = x.shape[1:]
-        return ((x + length) * torch.linspace(1, length, width), *more)
-
-    loaded.architecture.layers[-1].block.register_forward_pre_hook(count)
+    loaded.architecture.layers[-1].block.register_forward_pre_hook(counting)
     assert runner.restarts
     parity_check.check(runner, blocks)
     assert not runner.restarts
@@ -328,6 +332,57 @@ def test_a_model_that_magnifies_rounding_passes_the_parity_check(
     monkeypatch.setattr(naive, "logits", lambda *_: torch.zeros(2, 140))
     with pytest.raises(parity_check.ParityError, match="off those of plain forward passes"):
         parity_check.check(runner, blocks)
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that grows with each plain forward pass; its items are numbers of prompts."""
+    prompts: list[int] = []
+    plain = naive.logits
+
+    def count(values, intervention) -> torch.Tensor:
+        prompts.append(len(values.pairs))
+        return plain(values, intervention)
+
+    monkeypatch.setattr(naive, "logits", count)
+    return prompts
+
+
+def test_processes_share_the_comparisons_of_a_parity_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """What another has finished is not repeated; what it has only begun is."""
+    loaded, prompts = subject("llama"), counted(monkeypatch)
+    parity_check.check(*planned(loaded), tmp_path / "notes")
+    assert sorted(prompts) == [1, 1, 1, 1, 2]  # no patch, two zeroed MLPs, both interventions
+    prompts.clear()
+    parity_check.check(*planned(loaded), tmp_path / "notes")
+    assert not prompts
+    (tmp_path / "notes" / "1 done").unlink()
+    parity_check.check(*planned(loaded), tmp_path / "notes")
+    assert prompts == [2]
+
+
+def test_all_processes_run_whole_prompts_if_one_finds_that_they_must(tmp_path: Path):
+    loaded = subject("llama")
+    runners = [planned(loaded) for _ in range(2)]
+    block = loaded.architecture.layers[-1].block
+    hook = block.register_forward_pre_hook(counting)
+    parity_check.check(*runners[0], tmp_path / "notes")
+    hook.remove()  # the second would not find anything
+    parity_check.check(*runners[1], tmp_path / "notes")
+    assert [runner.restarts for runner, _ in runners] == [False, False]
+
+
+def test_only_the_first_intervention_of_a_kind_is_compared_on_two_prompts():
+    loaded = subject("llama")
+    everywhere = {**NEURON, "position": "all", "replacement": "zero"}
+    table = intervention_table([[NEURON], [NEURON], [everywhere], [everywhere]])
+    rows = interventions.read(table, loaded.architecture, ROLES)
+    [pairs] = {id(b.pairs): b.pairs for b in planned(loaded)[1]}.values()
+    blocks = [planning.Block(pairs, (row,)) for row in rows]
+    tried = list(parity_check._tried(blocks))
+    assert [len(part) for part, _ in tried] == [2, 1, 2, 1]
+    assert [each.number for _, each in tried] == [0, 1, 2, 3]
 
 
 def test_an_mlp_without_effect_fails_the_parity_check(kind: str):

@@ -253,10 +253,10 @@ def record_calls(checkpoint: Checkpoint, tokens: np.ndarray, start: int) -> Call
 
 
 @torch.no_grad()
-def restarts(checkpoint: Checkpoint, tokens: np.ndarray) -> bool:
-    """Return whether every layer, restarted in the middle of these prompts, computes the same.
+def restarted(checkpoint: Checkpoint, tokens: np.ndarray) -> Clean | None:
+    """Return the clean run of these prompts (prompts, positions).
 
-    tokens: (prompts, positions).
+    None if a layer, restarted in the middle of them, computes something else.
     """
     start = tokens.shape[1] // 2
     try:
@@ -265,10 +265,10 @@ def restarts(checkpoint: Checkpoint, tokens: np.ndarray) -> bool:
             resumed = Resumed(clean, start)
             again = calls.block(checkpoint, layer, before[:, start:], resumed, None)
             if not _same(again, after[:, start:]):
-                return False
+                return None
     except CANNOT:
-        return False
-    return True
+        return None
+    return clean
 
 
 @torch.no_grad()

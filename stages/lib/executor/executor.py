@@ -14,7 +14,9 @@ Four rules save work, and none changes a result:
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -23,16 +25,13 @@ import torch
 from transformers import Cache, DynamicCache
 
 from stages.lib.core import progress
-from stages.lib.executor import whole
+from stages.lib.executor import shortcuts, whole
 from stages.lib.executor.blocks import Block, PassSizes
 from stages.lib.executor.clean import (
     Calls,
     Front,
     Resumed,
-    clean_run,
-    narrows,
     record_calls,
-    restarts,
 )
 from stages.lib.executor.external_values import Given
 from stages.lib.executor.inside import patching
@@ -45,8 +44,8 @@ from stages.lib.executor.interventions import (
 )
 from stages.lib.executor.measuring import Measured, joined, measure
 from stages.lib.executor.pairs import PromptPairs
-from stages.lib.executor.prefix import attending, shares_prefix
-from stages.lib.executor.rank_one import Moved, adds_value_vectors, entrances, full_stream
+from stages.lib.executor.prefix import attending
+from stages.lib.executor.rank_one import Moved, entrances, full_stream
 from stages.lib.executor.values import KINDS, LINEAR, Values, linear
 from stages.lib.model.architecture import ArchitectureError, patched
 from stages.lib.model.checkpoint import Checkpoint
@@ -72,7 +71,8 @@ class Executor:
     """Run interventions on one model.
 
     means, widths: for mean ablation (see Values); rows: token positions x prompts x copies in one
-    pass; memory: bytes to stay within; given: external values that tables bring along.
+    pass; memory: bytes to stay within; given: external values that tables bring along; remembered:
+    file of the model's shortcuts (shortcuts.kept), which are found if it does not exist.
 
     Raises ModelError for weights that no device holds, ArchitectureError for layers without heads.
     """
@@ -86,6 +86,7 @@ class Executor:
         *,
         widths: Mapping[str, int] | None = None,
         given: Given | None = None,
+        remembered: Path | None = None,
     ):
         _refuse_unsupported(checkpoint)
         self._values: Values | None = None
@@ -93,20 +94,22 @@ class Executor:
         self.checkpoint, self.means = checkpoint, means
         self.sizes = PassSizes(checkpoint, rows, memory)
         self.widths, self.given = widths, given
-        tokens = (np.arange(8).reshape(2, 4) + 1) % checkpoint.architecture.vocabulary
-        self.restarts = restarts(checkpoint, tokens)
+        known = shortcuts.read(remembered) if remembered else None
+        # then this model has passed the parity check before
+        self.remembered, self.is_known = remembered, known is not None
+        self.shortcuts = known or shortcuts.find(checkpoint)
+        self.restarts = self.shortcuts.restarts
         if not self.restarts:
             self.run_whole()
             return
-        clean, calls = clean_run(checkpoint, tokens), record_calls(checkpoint, tokens[0], 0)
-        self.additive = [
-            adds_value_vectors(checkpoint, layer, calls, entering[:1])
-            for layer, entering in enumerate(clean.streams[:-1])
-        ]
         self.entrances = entrances(checkpoint)
-        self.attends = shares_prefix(checkpoint)
         self.norms = quick_norms(checkpoint)
-        self.narrows = narrows(checkpoint, clean, calls)
+
+    def remember(self) -> None:
+        """Write the shortcuts of this model, which has passed its checks, for later processes."""
+        if self.remembered:
+            holding = replace(self.shortcuts, restarts=self.restarts)
+            shortcuts.write(holding, self.remembered)
 
     def run_whole(self) -> None:
         """Use no shortcut from now on: run whole prompts through the whole model."""
@@ -157,8 +160,8 @@ class Executor:
         if not self.restarts:  # the model itself makes the logits of a pass, all at once
             return min(self.sizes.copies(pairs, 0), self._measured_at_once(pairs))
         last = start == pairs.tokens.shape[1] - 1
-        shared = self.attends and last and not any(p.component == "edge" for p in patches)
-        return self.sizes.copies(pairs, start, shared)
+        shared = last and not any(p.component == "edge" for p in patches)
+        return self.sizes.copies(pairs, start, shared and self.shortcuts.attends)
 
     def _measured_at_once(self, pairs: PromptPairs) -> int:
         return max(1, self.sizes.logits() // len(pairs))
@@ -267,7 +270,7 @@ class Executor:
             if parent is None and not patches:
                 wanted.append(None)
                 continue
-            added = parent is None and self.additive[layer] and linear(patches)
+            added = parent is None and self.shortcuts.additive[layer] and linear(patches)
             wanted.append(Copy(parent, patches, not added))
         distinct = dict.fromkeys(filter(None, wanted))
         copies = sorted(distinct, key=lambda copy: not copy.enters)
@@ -358,7 +361,8 @@ class Executor:
             resumed: Cache | None = front
             if front is None:
                 resumed = Resumed(values.clean, start)
-            if self.attends and positions == 1 and start and mask is None and front is None:
+            alone = positions == 1 and start and mask is None and front is None
+            if alone and self.shortcuts.attends:
                 prefix = values.clean.prefix(start)
                 context.enter_context(attending(self.checkpoint.model, *prefix))
                 resumed = None
@@ -374,7 +378,7 @@ class Executor:
 
     def _needs_last_only(self, layer: int, patches: CopyPatches) -> bool:
         """Return whether the MLP may skip all but the last position: nothing reads the others."""
-        if layer < len(self.checkpoint.architecture.layers) - 1 or not self.narrows:
+        if layer < len(self.checkpoint.architecture.layers) - 1 or not self.shortcuts.narrows:
             return False
         return not any(KINDS.get(patch.component) in LINEAR for _, patch in patches)
 

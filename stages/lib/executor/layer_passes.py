@@ -1,7 +1,7 @@
 """Estimate how much work runs are, for progress bars: how many tokens pass a layer.
 
 A run computes the tokens from the first patched one on, in the layers from the first patched one
-on. So runs of one table differ by a factor of a hundred in a deep model with long prompts.
+on. So runs of one table differ by a factor of 17 in a model of 24 layers with long prompts.
 """
 
 from collections.abc import Sequence

@@ -49,16 +49,15 @@ def _replaced(values: Values, x: torch.Tensor, patch: Patch, new: torch.Tensor) 
     """Return x (prompts, positions, features) with the patched positions and units overwritten."""
     x = x.clone()
     width = values.architecture.head_width if patch.component == "head" else 1
-    units = _units(patch, x.shape[-1] // width)
+    features = torch.arange(x.shape[-1]).view(-1, width)[list(_units(patch, x.shape[-1] // width))]
+    features = features.flatten().to(x.device)
     for prompt in range(len(x)):
-        value = new[prompt].reshape(-1, x.shape[-1])  # (positions or 1, features)
+        value = new[prompt].reshape(-1, x.shape[-1]).to(x.device)  # (positions or 1, features)
         positions: Iterable[int] = range(x.shape[1])
         if patch.position != ALL:
             positions = [int(values.positions[patch.position][prompt])]
         for row, position in enumerate(positions):
-            for unit in units:
-                part = slice(unit * width, (unit + 1) * width)
-                x[prompt, position, part] = value[row, part]
+            x[prompt, position, features] = value[row, features]
     return x
 
 

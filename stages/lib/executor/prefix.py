@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from stages.lib.executor.clean import Resumed, clean_run, record_calls
+from stages.lib.executor.clean import Clean, Resumed, record_calls
 from stages.lib.model.checkpoint import Checkpoint
 from stages.lib.model.row_attention import exchanged
 
@@ -77,17 +76,18 @@ def attending(
 
 
 @torch.no_grad()
-def shares_prefix(checkpoint: Checkpoint) -> bool:
+def shares_prefix(checkpoint: Checkpoint, clean: Clean) -> bool:
     """Return whether `attend` computes what this model's attention computes.
 
-    Some models bound, shift or mask attention in their own way, or cannot exchange it.
+    clean: a run of some prompts. Some models bound, shift or mask attention in their own way, or
+    cannot exchange it.
     """
-    tokens = (np.arange(8).reshape(2, 4) + 1) % checkpoint.architecture.vocabulary
-    clean, calls = clean_run(checkpoint, tokens), record_calls(checkpoint, tokens[0], 3)
-    prefix = clean.prefix(3)
+    start = clean.tokens.shape[1] - 1
+    calls = record_calls(checkpoint, clean.tokens[0].cpu().numpy(), start)
+    prefix = clean.prefix(start)
     for layer in range(len(checkpoint.architecture.layers)):
-        entering = clean.streams[layer][:, 3:]
-        usual = calls.block(checkpoint, layer, entering, Resumed(clean, 3), None)
+        entering = clean.streams[layer][:, start:]
+        usual = calls.block(checkpoint, layer, entering, Resumed(clean, start), None)
         try:
             with attending(checkpoint.model, *prefix):
                 shared = calls.block(checkpoint, layer, entering, None, None)

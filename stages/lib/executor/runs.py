@@ -50,7 +50,7 @@ from stages.lib.core import environment, hdf5_store, slots
 from stages.lib.core.digest import digest
 from stages.lib.core.settings import load
 from stages.lib.core.tables import read_table
-from stages.lib.executor import interventions, pairs, parity_check
+from stages.lib.executor import interventions, pairs, parity_check, shortcuts
 from stages.lib.executor import values as replacing
 from stages.lib.executor.blocks import Block, PassSizes
 from stages.lib.executor.executor import Executor
@@ -86,7 +86,7 @@ class RunsWork:
     """A table of interventions on one model. Weights are loaded only where units are done.
 
     bundles: the blocks of each unit; parts: what units write. Progress counts layer passes, since
-    runs take up to a hundred times as long as others of the same table.
+    some runs of a table take many times as long as others.
     """
 
     counts, few = "layer pass", 50_000
@@ -152,8 +152,9 @@ class RunsWork:
             self.sizes.memory,
             widths=self.widths,
             given=self.given,
+            remembered=shortcuts.kept(loaded, self.subject.settings.source),
         )
-        parity_check.check(executor, self.blocks)
+        parity_check.check(executor, self.blocks, self.parts.folder / "notes")
         return executor
 
     def missing(self) -> list[int]:

@@ -44,9 +44,10 @@ class Sweeps:
         executor, depth = self.executor, len(self.loaded.architecture.layers)
         self.report.figure("restarts in the middle of prompts", str(executor.restarts))
         if executor.restarts:
+            known = executor.shortcuts
             self.report.figure(
-                "shortcuts", "hold", prefix=str(executor.attends), narrow=str(executor.narrows),
-                additive=f"{sum(executor.additive)} of {depth}",
+                "shortcuts", "hold", prefix=str(known.attends), narrow=str(known.narrows),
+                additive=f"{sum(known.additive)} of {depth}",
                 entrances=f"{sum(map(bool, executor.entrances))} of {depth + 1}",
                 norms=f"{len(executor.norms)} of {2 * depth + 1}",
             )  # fmt: skip
