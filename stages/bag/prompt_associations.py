@@ -31,8 +31,9 @@ SCHEMA = {"operator": pl.String, "pair": pl.Int32, "heuristic": pl.String}
 def main(name: str) -> None:
     subject = Subject.named(name)
     # the prompts take the place of the cells, because a predicate is evaluated on single cells
-    database = Database({"cells": [subject.path("circuit/pairs.parquet")]}, threads=1)
-    names = subject.table("heuristics/scores.parquet", ["operator", "heuristic"]).unique()
+    files = {"cells": "circuit/pairs.parquet", "scores": "heuristics/scores.parquet"}
+    database = Database({name: [subject.path(files[name])] for name in files}, threads=1)
+    names = database.sql("select distinct operator, heuristic from scores").pl()
     pairs = subject.table("circuit/pairs.parquet", ["operator", "op1", "op2", "pair"])
     catalogue = read_table("data/heuristics/heuristics.parquet")
     has_whole_answers = subject.settings.answer_token is None

@@ -40,17 +40,19 @@ SCHEMA = {
 
 def main(name: str) -> None:
     subject, smallest = Subject.named(name), load(Overlaps).smallest_overlap
-    scores = subject.table("heuristics/scores.parquet", ["operator", "heuristic"])
     catalogue = read_table("data/heuristics/heuristics.parquet")
-    database = Database({"cells": [Path("data/corpus/cells.parquet")]}, threads=1)
+    scores = [subject.path("heuristics/scores.parquet")]
+    cells = [Path("data/corpus/cells.parquet")]
+    database = Database({"cells": cells, "scores": scores}, threads=1)
+    scored = database.sql("select distinct operator, heuristic from scores").pl()
     numbers = answer_tokens.numbers(subject.value_logits())
     frames = [pl.DataFrame(schema=SCHEMA)]
     for store in subject.activation_stores():
         operator = store.attributes["operator"]
-        names = scores.filter(operator=operator)["heuristic"].unique().sort().to_list()
+        names = scored.filter(operator=operator)["heuristic"].sort().to_list()
         heuristics = listed(catalogue, operator, names)
-        cells = answered(database, operator, store.columns["result"])
-        satisfied = members(database, operator, heuristics, numbers)[:, cells]
+        has_answer = answered(database, operator, store.columns["result"])
+        satisfied = members(database, operator, heuristics, numbers)[:, has_answer]
         frame = overlaps(names, satisfied, smallest)
         constants = {"subject": pl.lit(name), "operator": pl.lit(operator)}
         frames.append(frame.with_columns(**constants).select(list(SCHEMA)))
