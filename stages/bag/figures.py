@@ -17,12 +17,13 @@ import polars as pl
 from stages.bag import failure_figures, steering_figure, why
 from stages.lib.drawing import drawing
 from stages.lib.drawing.drawing import GREEN, ORANGE, OTHERS, OWN, SKY, Axes, Figure, Tables
+from stages.lib.sql.database import Database
+from stages.lib.sql.files import subject_files
 
 TABLES = [
     "circuit/pairs_found.parquet",
     "circuit/late_layers.parquet",
     "circuit/probes.parquet",
-    "heuristics/heuristic_neurons.parquet",
     "heuristics/label_limits.parquet",
     "bag/knockouts_by_heuristic.parquet",
     "bag/knockout_tests.parquet",
@@ -34,6 +35,11 @@ TABLES = [
     "bag/failure_tests.parquet",
     "bag/failure_inputs.parquet",
 ]
+# Reasons need counts alone. The whole table of a model with many neurons exceeds the memory.
+HEURISTIC_NEURONS = """
+    select operator, criterion, layer, late, heuristic, count(*) as neurons
+    from heuristic_neurons group by all order by all
+"""
 SIDES = {"control": (OTHERS, "x"), "heuristic": (OWN, "o")}  # arms of knockouts_by_heuristic
 # arm of knockouts_by_prompt -> label, colour, line; dashes fill one another's gaps where lines
 # coincide
@@ -75,7 +81,14 @@ AXES = {"accuracy": "accuracy", "logit": "logit_change"}  # measure -> prefix of
 
 def main(subject: str) -> None:
     folder = Path("reports") / subject / "bag/figures"
-    drawing.write(FIGURES, folder, drawing.tables(subject, TABLES), subject, front="bag_alone")
+    drawing.write(FIGURES, folder, read(subject), subject, front="bag_alone")
+
+
+def read(subject: str) -> Tables:
+    """Read a model's tables; heuristic_neurons has the number of neurons of each heuristic."""
+    files = subject_files(subject, ["heuristic_neurons"])
+    neurons = Database(files, threads=1).sql(HEURISTIC_NEURONS).pl()
+    return drawing.tables(subject, TABLES) | {"heuristic_neurons": neurons}
 
 
 def knockouts_by_heuristic(tables: Tables, subject: str, criterion: str = "fdr") -> Figure:

@@ -37,7 +37,7 @@ def no_heuristic(tables: Tables, operator: str, criterion: str) -> str:
     if none:
         return none
     neurons = tables["heuristic_neurons"].filter(operator=operator, criterion=criterion)
-    most = neurons.group_by("heuristic").len()["len"].to_numpy().max()
+    most = neurons.group_by("heuristic").agg(pl.sum("neurons"))["neurons"].to_numpy().max()
     return f"no heuristic has enough neurons to be ablated: at most {most}"
 
 

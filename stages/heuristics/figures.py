@@ -20,16 +20,22 @@ from stages.lib.core.shards import stores
 from stages.lib.core.tables import read_table
 from stages.lib.drawing import drawing, heat, maps, reasons
 from stages.lib.drawing.drawing import BLUE, GREEN, GUIDE, VERMILION, Axes, Figure, Tables
+from stages.lib.sql.database import Database
+from stages.lib.sql.files import subject_files
 
 TABLES = [
     "heuristics/labels.parquet",
     "heuristics/label_limits.parquet",
     "heuristics/label_votes.parquet",
-    "heuristics/matches.parquet",
     "heuristics/classified_share.parquet",
     "heuristics/explained.parquet",
 ]
 SETTING = Path("data/heuristics/label_setting.parquet")
+# The whole table of a model with many neurons exceeds the memory.
+MATCHES = """
+    select operator, chance_score, matches.score, labels.neuron is not null as has_label
+    from matches left join labels using (operator, layer, neuron, heuristic, side)
+"""
 CRITERIA = {  # criterion -> label, colour
     "raw": ("score", VERMILION),
     "chance_corrected": ("chance-corrected score", BLUE),
@@ -55,12 +61,14 @@ DASHED: dict[str, Any] = {"color": GUIDE, "linewidth": 0.8, "linestyle": "--"}
 class Study:
     """What is drawn of one model.
 
-    operators: those in its store; threshold: of the chance-corrected score, None if there is none.
+    operators: those in its store; matches: operator, chance score, score, and whether it has a
+    label, of each match; threshold: of the chance-corrected score, None if there is none.
     """
 
     subject: str
     operators: list[str]
     tables: Tables
+    matches: pl.DataFrame
     threshold: float | None
     settings: Portraits
 
@@ -88,7 +96,9 @@ def read(subject: str) -> Study:
     operators = list(filter(stored.__contains__, drawing.COLOURS))
     threshold = next(iter(read_table(SETTING)["threshold"]), None)
     tables = drawing.tables(subject, TABLES)
-    return Study(subject, operators, tables, threshold, load(Portraits))
+    files = subject_files(subject, ["labels", "matches"])
+    matches = Database(files, threads=1).sql(MATCHES).pl()  # one thread keeps their order
+    return Study(subject, operators, tables, matches, threshold, load(Portraits))
 
 
 def matched_neurons(study: Study, operator: str) -> Figure:
@@ -137,27 +147,25 @@ def neurons_by_kind(study: Study) -> Figure:
 
 def score_against_chance(study: Study) -> Figure:
     """Draw every match by the score that chance gives (grey: number), labels, and thresholds."""
-    matches, labels = study.tables["matches"], study.tables["labels"]
-    keys = ["operator", "layer", "neuron", "heuristic", "side"]
-    labelled = matches.join(labels.select(keys), on=keys, how="semi")
     title = (
         "scores of pairs of neuron and heuristic against chance, the share of cells that satisfy"
     )
     figure, axes = study.panels(1, f"{title} the heuristic", (2.1, 2.1), sharex=True)
     for axis, operator in zip(axes[0], study.operators, strict=True):
-        part, own = matches.filter(operator=operator), labelled.filter(operator=operator)
+        part = study.matches.filter(operator=operator)
         axis.set(title=operator, xlabel="share of cells", xlim=(0, 1), ylim=(0, 1))
         if part.is_empty():
             drawing.absent(axis, "no heuristic is clearly better than chance")
         else:
-            _scores(axis, part, own, study)
+            _scores(axis, part, study)
     axes[0, 0].set_ylabel("score")
     drawing.legend(figure)
     return figure
 
 
-def _scores(axis: Axes, matches: pl.DataFrame, labelled: pl.DataFrame, study: Study) -> None:
+def _scores(axis: Axes, matches: pl.DataFrame, study: Study) -> None:
     """Draw one operator's matches and the thresholds."""
+    labelled = matches.filter("has_label")
     axis.hexbin(
         matches["chance_score"],
         matches["score"],

@@ -31,7 +31,8 @@ def main(arguments: list[str]) -> None:
     refuse(options.name)
     digits = _digits(options)
     kernels.begin_early(options)
-    from stages.store.description import checked, source_kind  # only here: torch is slow to import
+    from stages.store.budget import by_stage  # only here: torch is slow to import
+    from stages.store.description import checked, source_kind
 
     report = checked(options)
     print("\n".join(report.lines))
@@ -54,7 +55,7 @@ def main(arguments: list[str]) -> None:
     for file, text in files.items():  # only now, when no text can fail any more
         with replacing(file) as partial:
             partial.write_text(text, encoding="utf-8")
-    pipeline.keep_estimates(options.name, report.seconds)
+    pipeline.keep_estimates(options.name, by_stage(report.rows))
     print(f"\n{PARAMS} has it now, under {report.section}.")
     print("\n".join(next_steps(options.name, report.section)))
 

@@ -92,6 +92,18 @@ FITTED = 4.5  # theories of a map and of its control
 # Bytes.
 LIBRARIES, ARRAYS = 480 << 20, 194 << 20  # a process with torch, and one without
 SMALL = 300 << 20  # a process that reads tables with DuckDB and Polars
+LIST, LISTED_RUN = 130 << 20, 1800  # a process that lists runs with Polars alone; a run
+TOKEN = 1000  # a token of the vocabulary in a tokenizer
+GIVING = 360 << 20  # a process with torch that loads no model
+# A cell of the corpus: whether it satisfies each heuristic, for all of them and those that some
+# neuron has.
+SATISFIED, SATISFIED_BY_SOME, SATISFIED_BY_LABELS = 3300, 2300, 1500
+COVERED = 4200  # the same with the published sizes
+CELL_TEXT = 1200  # a cell of the corpus in lists
+COMPONENT = 240  # a Fourier component of a map, in the table and its sorted copy
+# A match: in queries of neurons or heuristics that match, and in a figure.
+LISTED_MATCH, RANKED_MATCH, DRAWN_MATCH = 36, 68, 150
+EXPLAINED = 100  # a map, as a few have theories of labels
 RUN_ROW, PREDICTION_ROW, ESTIMATE_ROW = 20, 6, 4  # a row on disk
 GROUPED = 25  # an attribution in the means of queries
 MATCH = 640  # a row of matches in the query that makes them, one operator at a time
@@ -183,6 +195,7 @@ class Costs:
         self.depth, self.operators = len(a.layers), len(settings.operators)
         self.side, self.cells = side, side**2
         self.grid = self.operators * self.cells
+        self.corpus = (self.params["cells"]["largest_operand"] + 1) ** 2  # cells of an operator
         self.kept = len(settings.kept_layers(self.depth))
         self.late = min(self.depth, max(FEWEST_LATE, int(LATE * self.depth)))
         self.passes = settings.passes or Passes(**self.params["passes"])
@@ -485,41 +498,40 @@ class Costs:
         """Return the bytes of a forward pass without interventions and logits."""
         return prompts * tokens * 4 * (self.a.width + self.a.neurons) * self.bytes
 
-    def _answered(self, tokens: float, answers: float = 1) -> float:
-        """Return the bytes of a forward pass of prompts whose logits fit a bound."""
+    def _answered(self, count: float, tokens: float, answers: float = 1) -> float:
+        """Return the bytes of a pass of at most `count` prompts, whose logits fit a bound."""
         logits = answers * self.a.vocabulary * self.bytes
         fitting = min(LOGITS // logits, VALUES // self._in_pass(1, tokens))
-        prompts = min(self.passes.prompts, max(1, fitting))
+        prompts = min(self.passes.prompts, count, max(1, fitting))
         return self._in_pass(prompts, tokens) + 2 * min(LOGITS, prompts * logits)
 
     def _maps(
         self,
         stage: str,
         seconds: float,
-        per_map: int,
+        memory: float,
         shared: bool = True,
         grids: bool = False,
         lists: float = 0,
     ) -> CostRow:
         """Return a stage over all maps.
 
-        seconds: of all maps on one core; per_map: bytes per cell of the maps held at once; shared:
-        whether workers or threads share the maps; grids: whether each worker needs the operators'
-        grids with all heuristics; lists: seconds of Python, which threads do not share.
+        seconds: of all maps on one core; memory: bytes besides the libraries; shared: whether
+        workers or threads share the maps; grids: whether each worker needs the operators' grids
+        with all heuristics; lists: seconds of Python, which threads do not share.
         """
         workers = environment.workers() if shared else 1
-        alone, memory = self.steps(STARTED) + lists, ARRAYS + per_map * self.cells
+        alone = self.steps(STARTED) + lists
         if grids:
             alone += self.steps(GRID, self.operators)
-        return CostRow(
-            (stage,), self.maps, "maps", alone + seconds, memory, 0, workers, alone=alone
-        )
+        cpu, memory = alone + seconds, ARRAYS + memory
+        return CostRow((stage,), self.maps, "maps", cpu, memory, 0, workers, alone=alone)
 
     def _store(self) -> Iterator[CostRow]:
         prompts, workers = self.prompts, environment.workers()
         several = self.settings.answer_token is not None
         tokenized = self.steps(TOKENIZED, self.grid if several else self.grid / 25)
-        memory = LIBRARIES + 300 * self.grid
+        memory = LIBRARIES + 300 * self.grid + TOKEN * self.a.vocabulary
         cpu = self.steps(STARTED) + tokenized
         yield CostRow(("store/prompts",), self.grid, "prompts", cpu, memory)
         dump = Dump(**self.params["dump"])
@@ -537,15 +549,15 @@ class Costs:
         yield CostRow(("store/dump",), self.grid, "prompts", cpu, held, disk, workers, alone)
         real = self.params["real_tasks"]
         tasks, tokens = len(TASKS) * real["evaluation_prompts"], (1 + real["examples"]) * PLACES
-        working = self._answered(tokens)
+        working = self._answered(tasks / LENGTHS, tokens)
         cpu = self.forward(tasks, tokens)
         yield self._model("store/task_predictions", tasks, "prompts", cpu, working)
         whole = self.grid if several else 0
         tokens = prompts.own + prompts.answer - 1  # prompts with the same op1 share the others
         cpu = self.forward(whole, tokens, prompts.answer)
-        working = self._answered(tokens, prompts.answer) + LISTED * whole
+        working = self._answered(whole, tokens, prompts.answer) + LISTED * whole
         yield self._model("store/answer_accuracy", whole, "prompts", cpu, working)
-        yield CostRow(("store/architecture",), 1, "model", self.steps(STARTED), LIBRARIES)
+        yield CostRow(("store/architecture",), 1, "model", self.steps(STARTED), self.loaded)
 
     def _circuit(self, sizes: Sizes) -> Iterator[CostRow]:
         probes, length = self.params["probes"], self.prompts.length
@@ -617,42 +629,53 @@ class Costs:
         after = self._after_neurons(sizes)
         yield self._runs("neurons/logit_shifts", self.shifts(sizes), after, answers=0)
         cpu = self.forward(2 * pairs, length)
-        yield self._model("neurons/tuned_lens", 2 * pairs, "prompts", cpu, self._answered(length))
+        working = self._answered(2 * pairs, length)
+        yield self._model("neurons/tuned_lens", 2 * pairs, "prompts", cpu, working)
 
     def _heuristics(self, sizes: Sizes) -> Iterator[CostRow]:
         at_once, kernels = self.params["scores"]["neurons_per_unit"], self.kernels
         several = SEVERAL if self.settings.answer_token is not None else 1.0
         scores = several * kernels.scores * self.answered_maps
         rows = self.steps(SCORED_MAP + SCORED_CELL * self.cells, self.maps)
-        yield self._maps("heuristics/scores", scores + rows, 15 * at_once, grids=True)
+        # finding the cells of heuristics takes memory before maps are read
+        tokens = self.settings.answer_token is not None  # value logits of each answer are copied
+        memory = max(SATISFIED * self.corpus, (20 if tokens else 15) * at_once * self.cells)
+        yield self._maps("heuristics/scores", scores + rows, memory, grids=True)
         draws = several * DRAWS * kernels.draw * self.whole_maps
-        yield self._maps("heuristics/permutation_tests", draws, 15 * at_once, grids=True)
+        yield self._maps("heuristics/permutation_tests", draws, memory, grids=True)
         overlaps = self.steps(OVERLAPS, self.answered)
-        yield self._maps("heuristics/heuristic_overlaps", overlaps, 5000, False)
+        compared = SATISFIED * self.corpus + 1600 * self.cells + LISTED_MATCH * self.matches / 2
+        yield self._maps("heuristics/heuristic_overlaps", overlaps, compared, False)
         lists = self.steps(PART, self.maps / self.params["spectra"]["neurons_at_once"])
         spectra = kernels.spectrum * self.whole_maps
-        per_map = 450 * environment.workers()
-        yield self._maps("heuristics/spectra", spectra, per_map, lists=lists)
+        components = COMPONENT * self.params["spectra"]["components"] * self.maps
+        held = 300 * environment.workers() * self.cells + components
+        yield self._maps("heuristics/spectra", spectra, held, lists=lists)
         explained = LABELLED * kernels.explained * self.answered_maps
-        yield self._maps("heuristics/explained", explained, 1600)
+        held = SATISFIED_BY_LABELS * self.corpus + 300 * self.cells + EXPLAINED * self.maps
+        yield self._maps("heuristics/explained", explained, held)
         searches = SEARCHES * kernels.search * self.answered_maps
-        yield self._maps("heuristics/discovery_search", searches, 15 * at_once + 1100, grids=True)
+        held = memory + 1100 * self.cells
+        yield self._maps("heuristics/discovery_search", searches, held, grids=True)
         shifted = self.shifted(sizes)
         rescored = RESCORED * scores * shifted / self.maps
-        row = self._maps("heuristics/label_rescores", rescored, 3000, False)
+        held = SATISFIED_BY_SOME * self.corpus + 600 * self.cells
+        row = self._maps("heuristics/label_rescores", rescored, held, False)
         yield replace(row, count=shifted)
-        yield self._maps("claims/fault_scores", FAULTY * scores, 19 * at_once, grids=True)
+        held = max(COVERED * self.corpus, 19 * at_once * self.cells)
+        yield self._maps("claims/fault_scores", FAULTY * scores, held, grids=True)
 
     def _bag(self, sizes: Sizes) -> Iterator[CostRow]:
         half = self.late / self.depth
         started = self.steps(STARTED)
         cpu = started + self.steps(LISTED_PAIRS)
-        yield CostRow(("bag/prompt_associations",), self.pairs(sizes), "pairs", cpu, SMALL)
+        memory = SMALL + LISTED_MATCH * self.matches
+        yield CostRow(("bag/prompt_associations",), self.pairs(sizes), "pairs", cpu, memory)
         interventions = self.prompt_knockouts(sizes)
         cpu += self.steps(1e-5, interventions)
-        yield CostRow(
-            ("bag/prompt_knockout_interventions",), interventions, "interventions", cpu, SMALL
-        )
+        memory = LIST + LISTED_RUN * interventions + RANKED_MATCH * self.matches
+        stages = ("bag/prompt_knockout_interventions",)
+        yield CostRow(stages, interventions, "interventions", cpu, memory)
         yield self._runs("bag/bag_runs", self.bags(sizes), half)
         yield self._runs("bag/knockout_runs", self.knockouts(sizes), 0.75, varies=True)
         neurons = self.neuron_knockouts(sizes)
@@ -663,15 +686,18 @@ class Costs:
         yield self._runs("bag/prompt_knockout_runs", interventions, half, each)
         maps = self.late * self.a.neurons * self.operators
         cpu = started + self.steps(DIGITS, maps * self.cells)
-        yield CostRow(("bag/digit_means",), maps, "maps", cpu, ARRAYS + 800 * self.cells)
+        memory = ARRAYS + CELL_TEXT * self.corpus + 400 * self.cells
+        yield CostRow(("bag/digit_means",), maps, "maps", cpu, memory)
         draws = self._steered_digits() + 2
         disk = 4 * draws * self.pairs(sizes) * self.late * self.a.neurons
-        cpu, memory = started + self.steps(LISTED_PAIRS), LIBRARIES + disk / draws
+        cpu, memory = started + self.steps(LISTED_PAIRS), GIVING + disk / draws
         yield CostRow(("bag/steering_given",), draws, "arrays", cpu, memory, disk)
         yield self._runs("bag/steering_runs", self.steering(sizes), half)
         cpu = started + self.steps(SUMMED, maps * self.cells)
         cpu += self.steps(JOINED, self.matches * self.cells)
-        yield CostRow(("bag/failures",), maps, "maps", cpu, ARRAYS + 2300 * self.cells)
+        memory = ARRAYS + SATISFIED_BY_SOME * self.corpus + 600 * self.cells
+        memory += LISTED_MATCH * self.matches
+        yield CostRow(("bag/failures",), maps, "maps", cpu, memory)
 
     def _theories(self, sizes: Sizes) -> Iterator[CostRow]:
         helix, pairs, width = self.params["helix"], self.pairs(sizes), self.a.width
@@ -709,7 +735,8 @@ class Costs:
     def _mediation(self, sizes: Sizes) -> Iterator[CostRow]:
         pairs = self.mediation_pairs(sizes)
         cpu = self.steps(STARTED + LISTED_PAIRS)
-        yield CostRow(("mediation/mediation_pairs",), pairs, "pairs", cpu, LIBRARIES)
+        memory = LIBRARIES + TOKEN * self.a.vocabulary
+        yield CostRow(("mediation/mediation_pairs",), pairs, "pairs", cpu, memory)
         # patches of examples, which both prompts of a pair share, are listed and not run
         components = 2 + self.a.heads * self._single(
             sizes.single_heads,
@@ -739,9 +766,11 @@ class Costs:
         if of_kind["figures"]:
             count = len(of_kind["figures"])
             cpu, stages = self.steps(STARTED + FIGURE, count), tuple(of_kind["figures"])
+            memory: float = LIBRARIES
             if any(stage.startswith("heuristics/") for stage in stages):
                 cpu += self.steps(DRAWN, self.matches)
-            yield CostRow(stages, count, "figures", cpu, LIBRARIES, 10 << 20)
+                memory += DRAWN_MATCH * self.matches
+            yield CostRow(stages, count, "figures", cpu, memory, 10 << 20)
 
     def _queries(self, sizes: Sizes, stages: tuple[str, ...]) -> CostRow:
         """Return all queries, and other programs that read tables, as one row."""

@@ -52,7 +52,7 @@ class Checked:
     settings: of the model's entry in params.yaml; sizes: of its entry in the section `sizes`.
     section: the section that the entry belongs to.
     lines: the description; problems: sentences, empty if the model can be added.
-    seconds: of each stage, if they could be estimated.
+    rows: the costs of all stages, if they could be estimated.
     """
 
     settings: SubjectSettings
@@ -60,7 +60,7 @@ class Checked:
     section: str
     lines: list[str]
     problems: list[str]
-    seconds: dict[str, float] = field(default_factory=dict)
+    rows: list[CostRow] = field(default_factory=list)
 
 
 @contextmanager
@@ -230,7 +230,7 @@ def _checked(
     rows = costs.rows(sizes, section)
     lines += _table(rows)
     used = sizes if section == "subjects" else Sizes()
-    return Checked(settings, used, section, lines, problems, budget.by_stage(rows))
+    return Checked(settings, used, section, lines, problems, rows)
 
 
 def _loaded(

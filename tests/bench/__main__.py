@@ -31,6 +31,7 @@ MODULES = {
     "explorer": "explorer",
     "units": "units",
     "workers": "workers",
+    "stages": "stages",
     "gpu": "gpu",
 }
 
@@ -51,6 +52,7 @@ def main() -> None:
     parser.add_argument("--shape", help="of gpu: toy, llama-3-8b or pythia-6.9b")
     parser.add_argument("--budget", type=float, default=480.0, help="of gpu: seconds in all")
     parser.add_argument("--out", type=Path, help="of gpu: a file for its figures as JSON lines")
+    parser.add_argument("--subject", default="abacus", help="of stages: a model that is computed")
     options = parser.parse_args()
     for name in options.names:
         if name not in MODULES:
@@ -60,6 +62,8 @@ def main() -> None:
         run = benchmark(name)
         if name == "gpu":
             run(options.shape, options.budget, options.out)
+        elif name == "stages":
+            run(options.subject)
         else:
             run()
 

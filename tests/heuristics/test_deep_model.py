@@ -205,7 +205,8 @@ def test_too_few_draws_for_any_label_are_reported(
     expected = {"draws": 120, "needed": 112, "controlled": 0, "too_few_draws": True}
     assert limits == limits | expected
     assert len(truth) * 0.97 <= limits["at_floor"] < 112
-    study = figures.Study("deep", ["add"], tables, 0.4, figures.Portraits(**SHIPPED["portraits"]))
+    portraits = figures.Portraits(**SHIPPED["portraits"])
+    study = figures.Study("deep", ["add"], tables, tables["matches"], 0.4, portraits)
     assert figures.why_none(study, "add") == (
         "no label is possible with 120 draws: at least 112 neurons at the floor are needed, "
         f"{limits['at_floor']} are"

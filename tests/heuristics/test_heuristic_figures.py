@@ -52,7 +52,8 @@ def test_every_figure_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("name", figures.FIGURES)
 def test_a_panel_without_data_says_so(study: Study, name: str):
-    nothing = replace(study, tables=cleared(MADE), threshold=None)
+    matches = study.matches.clear()
+    nothing = replace(study, tables=cleared(MADE), matches=matches, threshold=None)
     panels = figures.FIGURES[name](nothing).axes
     assert len(panels) == (4 if name == "explained" else 2)
     assert all("no data: " in texts(axis) for axis in panels)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -75,15 +76,28 @@ def ask(
         if values is not None:
             bare = f"select * from ({bare}) where {by} in (select unnest($among))"
             parameters["among"] = values
-        place = f"row_number() over (partition by {by} order by {order}) as place_"
-        first = f"from (select *, {place} from ({bare})) where place_ <= $limit"
         counted = f"select {by} as of_, count(*) from ({bare}) group by all order by all"
-        some = data.sql(f"select * {first} order by {order}", limit=limit, **parameters).pl()
-        counts = data.sql(counted, **parameters).fetchall()
+        counts = dict(data.sql(counted, **parameters).fetchall())
+        run = partial(data.sql, limit=limit, **parameters)
+        if values is not None:
+            place = f"row_number() over (partition by {by} order by {order}) as place_"
+            ranked = f"select *, {place} from ({bare})"
+            parts = [run(f"select * exclude (place_) from ({ranked}) where place_ <= $limit").pl()]
+        else:  # a window function would hold all rows of a large table in memory
+            own = f"where {by} is not distinct from $of_ order by {order}"
+            parts = [run(f"from ({bare}) {own} limit $limit", of_=of_).pl() for of_ in counts]
+            parts = parts or [run(f"from ({bare}) limit $limit").pl()]
+        some = _sorted(data, pl.concat(parts), order)
     except DatabaseError as error:
         place = "in a page.yaml or stages/report/page/contents.yaml"
         raise ContentsError(f"{rows.title!r} {place}: {error}") from None
-    return some.drop("place_"), dict(counts)
+    return some, counts
+
+
+def _sorted(data: Database, rows: pl.DataFrame, order: str) -> pl.DataFrame:
+    """Return rows in the order of SQL expressions."""
+    data.connection.register("unsorted_", rows.to_arrow())
+    return data.sql(f"from unsorted_ order by {order}").pl()
 
 
 def packed(frame: pl.DataFrame) -> dict[str, Any]:
