@@ -100,6 +100,7 @@ GIVING = 360 << 20  # a process with torch that loads no model
 SATISFIED, SATISFIED_BY_SOME, SATISFIED_BY_LABELS = 3300, 2300, 1500
 COVERED = 4200  # the same with the published sizes
 CELL_TEXT = 1200  # a cell of the corpus in lists
+DRAWN_CELL = 1200  # a cell of the grid in figures
 COMPONENT = 240  # a Fourier component of a map, in the table and its sorted copy
 # A match: in queries of neurons or heuristics that match, and in a figure.
 LISTED_MATCH, RANKED_MATCH, DRAWN_MATCH = 36, 68, 150
@@ -622,7 +623,10 @@ class Costs:
         yield self._runs("neurons/neuron_runs", self.neurons(sizes), self.swept())
         estimates = self.attributions(sizes)
         cpu = self.forward(pairs, 3.5 * length, 3.5) + self.steps(ESTIMATED, estimates)
-        memory = self._in_runs() + 4 * estimates
+        rows = min(self.runs.rows, pairs / self.operators * length)
+        kept = rows * self.depth * (8 * self.a.width + 6 * self.a.neurons) * self.bytes
+        kept = min(kept, max(0, self.runs.memory - FIXED) / 2)  # for gradients
+        memory = self._in_runs() + kept + 4 * estimates
         row = self._model("neurons/neuron_attributions", pairs, "pairs", cpu, memory)
         yield replace(row, disk=ESTIMATE_ROW * estimates)
         yield self._runs("neurons/neuron_circuit_runs", self.neuron_circuits(sizes), tokens)
@@ -766,7 +770,7 @@ class Costs:
         if of_kind["figures"]:
             count = len(of_kind["figures"])
             cpu, stages = self.steps(STARTED + FIGURE, count), tuple(of_kind["figures"])
-            memory: float = LIBRARIES
+            memory: float = LIBRARIES + DRAWN_CELL * self.cells
             if any(stage.startswith("heuristics/") for stage in stages):
                 cpu += self.steps(DRAWN, self.matches)
                 memory += DRAWN_MATCH * self.matches

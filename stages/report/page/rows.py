@@ -1,7 +1,7 @@
 """Run the query that an item declares, and pack its rows for the page."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -78,7 +78,7 @@ def ask(
             parameters["among"] = values
         counted = f"select {by} as of_, count(*) from ({bare}) group by all order by all"
         counts = dict(data.sql(counted, **parameters).fetchall())
-        run = partial(data.sql, limit=limit, **parameters)
+        run: Callable[..., Any] = partial(data.sql, limit=limit, **parameters)
         if values is not None:
             place = f"row_number() over (partition by {by} order by {order}) as place_"
             ranked = f"select *, {place} from ({bare})"
