@@ -49,6 +49,7 @@ with
         select operator, criterion, heuristic, neurons, draw, layer,
             arg_min(neuron, lot($knockout_seed, draw, operator, heuristic, layer, neuron), wanted)
                 as units
+        -- a cross join would hold all others in memory
         from (select *, unnest(range($control_draws)) as draw from others)
         group by operator, criterion, heuristic, neurons, draw, layer
     ),

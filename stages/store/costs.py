@@ -92,14 +92,14 @@ FITTED = 4.5  # theories of a map and of its control
 # Bytes.
 LIBRARIES, ARRAYS = 480 << 20, 194 << 20  # a process with torch, and one without
 SMALL = 300 << 20  # a process that reads tables with DuckDB and Polars
-LIST, LISTED_RUN = 130 << 20, 1800  # a process that lists runs with Polars alone; a run
+POLARS, LISTED_RUN = 130 << 20, 1800  # a process that lists runs with Polars alone; a run
 TOKEN = 1000  # a token of the vocabulary in a tokenizer
-GIVING = 360 << 20  # a process with torch that loads no model
-# A cell of the corpus: whether it satisfies each heuristic, for all of them and those that some
-# neuron has.
+TORCH = 360 << 20  # a process with torch that loads no model
+# A cell of the corpus: whether it satisfies each heuristic of the catalogue, those that some neuron
+# has, and those that are labels.
 SATISFIED, SATISFIED_BY_SOME, SATISFIED_BY_LABELS = 3300, 2300, 1500
-COVERED = 4200  # the same with the published sizes
-CELL_TEXT = 1200  # a cell of the corpus in lists
+COVERED = 4200  # a cell of the corpus, for scores with the published sizes
+LISTED_CELL = 1200  # a cell of the corpus in lists of operands
 DRAWN_CELL = 1200  # a cell of the grid in figures
 COMPONENT = 240  # a Fourier component of a map, in the table and its sorted copy
 # A match: in queries of neurons or heuristics that match, and in a figure.
@@ -641,9 +641,10 @@ class Costs:
         several = SEVERAL if self.settings.answer_token is not None else 1.0
         scores = several * kernels.scores * self.answered_maps
         rows = self.steps(SCORED_MAP + SCORED_CELL * self.cells, self.maps)
-        # finding the cells of heuristics takes memory before maps are read
-        tokens = self.settings.answer_token is not None  # value logits of each answer are copied
-        memory = max(SATISFIED * self.corpus, (20 if tokens else 15) * at_once * self.cells)
+        # for one token of several, value logits are copied to each answer
+        copies = 15 if self.settings.answer_token is None else 20
+        # the cells of heuristics are found before maps are read
+        memory = max(SATISFIED * self.corpus, copies * at_once * self.cells)
         yield self._maps("heuristics/scores", scores + rows, memory, grids=True)
         draws = several * DRAWS * kernels.draw * self.whole_maps
         yield self._maps("heuristics/permutation_tests", draws, memory, grids=True)
@@ -677,7 +678,7 @@ class Costs:
         yield CostRow(("bag/prompt_associations",), self.pairs(sizes), "pairs", cpu, memory)
         interventions = self.prompt_knockouts(sizes)
         cpu += self.steps(1e-5, interventions)
-        memory = LIST + LISTED_RUN * interventions + RANKED_MATCH * self.matches
+        memory = POLARS + LISTED_RUN * interventions + RANKED_MATCH * self.matches
         stages = ("bag/prompt_knockout_interventions",)
         yield CostRow(stages, interventions, "interventions", cpu, memory)
         yield self._runs("bag/bag_runs", self.bags(sizes), half)
@@ -690,11 +691,11 @@ class Costs:
         yield self._runs("bag/prompt_knockout_runs", interventions, half, each)
         maps = self.late * self.a.neurons * self.operators
         cpu = started + self.steps(DIGITS, maps * self.cells)
-        memory = ARRAYS + CELL_TEXT * self.corpus + 400 * self.cells
+        memory = ARRAYS + LISTED_CELL * self.corpus + 400 * self.cells
         yield CostRow(("bag/digit_means",), maps, "maps", cpu, memory)
         draws = self._steered_digits() + 2
         disk = 4 * draws * self.pairs(sizes) * self.late * self.a.neurons
-        cpu, memory = started + self.steps(LISTED_PAIRS), GIVING + disk / draws
+        cpu, memory = started + self.steps(LISTED_PAIRS), TORCH + disk / draws
         yield CostRow(("bag/steering_given",), draws, "arrays", cpu, memory, disk)
         yield self._runs("bag/steering_runs", self.steering(sizes), half)
         cpu = started + self.steps(SUMMED, maps * self.cells)

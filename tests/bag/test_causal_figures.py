@@ -69,6 +69,14 @@ def test_a_panel_without_data_says_why(name: str):
             assert ("no data: " in texts(axis)) == (silent or uncalled)
 
 
+def test_heuristic_neurons_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    write(tmp_path, TABLES)
+    monkeypatch.chdir(tmp_path)
+    counts = figures.read("s")["heuristic_neurons"]
+    assert counts.rows() == sorted(COUNTS.select(*COUNTED, "neurons").rows())
+    assert counts["neurons"].sum() == TABLES["heuristic_neurons"].height
+
+
 def reasons(name: str, **changed: pl.DataFrame) -> str:
     """Return the text of a figure's first panel without rows, with some tables changed."""
     return texts(panels(name, MADE | {name: MADE[name].clear()} | changed)["add"][0])

@@ -24,8 +24,8 @@ from stages.store import description
 from stages.store.check_options import IN_ENTRY, parsed
 from stages.store.costs import CostRow
 
-LONGEST = 60.0  # seconds of a stage; a longer one has its peak by then, but for its last queries
-EVERY = 0.1  # seconds between two looks at the processes
+LONGEST = 60.0  # seconds; a stage that takes longer is stopped, and may not have its peak yet
+EVERY = 0.1  # seconds between two readings of the peaks
 COPIED = "dvc.yaml", "params.yaml", "stages", "pyproject.toml"
 PEAK = re.compile(r"VmHWM:\s+(\d+) kB")
 
@@ -40,15 +40,15 @@ class Peak(NamedTuple):
 def stages(subject: str, longest: float = LONGEST) -> None:
     """Print the peak memory of each stage's largest process, and the estimate of `bag check`.
 
-    Stages run in a copy of this folder, whose data are links to the outputs here: the whole model
-    must be computed. Bar: within 1.3 x.
+    All outputs of the model must be here. Stages run in a copy of this folder, which has links to
+    them. Bar: within 1.3 x.
     """
-    commands = dict(of_subject(subject))
+    every = dict(by_name(subject))
     ratios = []
     with tempfile.TemporaryDirectory(dir=".") as folder:
         copy(Path(folder))
         for row in estimated(subject):
-            peaks = [measured(commands[stage], Path(folder), longest) for stage in row.stages]
+            peaks = [measured(every[stage], Path(folder), longest) for stage in row.stages]
             peak, estimate = max(peaks).mib, row.memory / 2**20
             ratios.append(peak / estimate)
             cut = "" if all(each.is_whole for each in peaks) else f", {longest:.0f} s of it"
@@ -57,12 +57,12 @@ def stages(subject: str, longest: float = LONGEST) -> None:
     print(f"stages: {min(ratios):.2f} to {max(ratios):.2f} x the estimates (bar 0.77 to 1.3)")
 
 
-def of_subject(subject: str) -> Iterator[tuple[str, pipeline.Stage]]:
+def by_name(subject: str) -> Iterator[tuple[str, pipeline.Stage]]:
     """Yield the stages of a model by chapter/stage, with their whole commands."""
-    wanted, _ = pipeline.plan([], every=True)
-    for name, stage in wanted.items():
-        file, _, own = name.rpartition(":")
-        stage_name, _, key = own.partition("@")
+    pipelines, _ = pipeline.plan([], every=True)
+    for name, stage in pipelines.items():
+        file, _, stage_and_key = name.rpartition(":")
+        stage_name, _, key = stage_and_key.partition("@")
         if key == subject:
             command = stage.command.replace("${key}", key)
             yield f"{Path(file).parent.name}/{stage_name}", replace(stage, command=command)
@@ -82,7 +82,7 @@ def estimated(subject: str) -> list[CostRow]:
 
 
 def copy(folder: Path) -> None:
-    """Copy the code, and link the outputs; a stage replaces its outputs, and never changes them."""
+    """Copy the code, and link to the outputs, whose files no stage changes in place."""
     for name in COPIED:
         make = shutil.copytree if Path(name).is_dir() else shutil.copy2
         make(name, folder / name)
@@ -97,7 +97,7 @@ def measured(stage: pipeline.Stage, folder: Path, longest: float) -> Peak:
     command = shlex.split(stage.command)
     command[0] = sys.executable
     began, peaks = time.perf_counter(), [0.0]
-    # a group of its own, so that its workers end with it
+    # a session of its own tells which processes are the stage's
     process = subprocess.Popen(
         command, cwd=folder, start_new_session=True,
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,

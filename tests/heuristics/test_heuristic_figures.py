@@ -217,6 +217,19 @@ def test_scores_are_drawn_over_chance_with_both_thresholds(study: Study):
     assert list(threshold.get_ydata()) == [THRESHOLD, 1]
 
 
+def test_only_matches_with_a_label_are_dots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    labels = MADE["labels"].filter(operator="add").head(2)
+    tables.write(tmp_path, MADE | {"labels": labels}, SHARED)
+    monkeypatch.chdir(tmp_path)
+    axis = figures.score_against_chance(figures.read("s")).axes[0]
+    keys = ["operator", "layer", "neuron", "heuristic", "side"]
+    matches = MADE["matches"].filter(operator="add")
+    expected = matches.join(labels, on=keys, how="semi").select("chance_score", "score").rows()
+    dots = line(axis, "labels").get_xydata()
+    assert sorted(map(tuple, dots)) == sorted(expected)
+    assert len(expected) == 2 < matches.height == axis.collections[0].get_array().sum()
+
+
 def test_shares_of_labels_that_measured_changes_keep_are_lines(study: Study):
     add, subtract = figures.label_votes(study).axes
     kept, inverted = (list(line(add, name).get_ydata()) for name in ("kept", "inverted"))

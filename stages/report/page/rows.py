@@ -84,8 +84,8 @@ def ask(
             ranked = f"select *, {place} from ({bare})"
             parts = [run(f"select * exclude (place_) from ({ranked}) where place_ <= $limit").pl()]
         else:  # a window function would hold all rows of a large table in memory
-            own = f"where {by} is not distinct from $of_ order by {order}"
-            parts = [run(f"from ({bare}) {own} limit $limit", of_=of_).pl() for of_ in counts]
+            own = f"where {by} is not distinct from $group order by {order}"
+            parts = [run(f"from ({bare}) {own} limit $limit", group=group).pl() for group in counts]
             parts = parts or [run(f"from ({bare}) limit $limit").pl()]
         some = _sorted(data, pl.concat(parts), order)
     except DatabaseError as error:
